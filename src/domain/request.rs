@@ -1,0 +1,149 @@
+//! A client's wish to have a package flown, as it is after validation: every default filled in.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::time::Timestamp;
+
+/// The id of one delivery: the caller's, or a UUIDv7 made here. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub struct DeliveryId(Arc<str>);
+
+/// Why a text is not a delivery id.
+#[derive(Debug, thiserror::Error)]
+#[error("an id is 1 to 64 characters out of A-Z, a-z, 0-9, '_' and '-'")]
+pub struct InvalidId;
+
+impl DeliveryId {
+    /// A fresh id that sorts by the time it was made.
+    #[must_use]
+    pub fn generate() -> Self {
+        Self(uuid::Uuid::now_v7().to_string().into())
+    }
+
+    /// Takes a caller's id over.
+    ///
+    /// # Errors
+    /// When it is empty, too long or has a character that does not fit into a path.
+    pub fn parse(text: &str) -> Result<Self, InvalidId> {
+        let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+        if (1..=64).contains(&text.len()) && text.bytes().all(fits) { Ok(Self(text.into())) } else { Err(InvalidId) }
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for DeliveryId {
+    type Error = InvalidId;
+    fn try_from(text: String) -> Result<Self, InvalidId> {
+        Self::parse(&text)
+    }
+}
+
+impl fmt::Display for DeliveryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Borrow<str> for DeliveryId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A point on the earth, in degrees.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Location {
+    pub latitude: f64,
+    pub longitude: f64,
+}
+
+/// How the receiver confirms that the package arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Confirmation {
+    #[default]
+    None,
+    FingerPrint,
+    Picture,
+    Voice,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum PackageSize {
+    Small,
+    Medium,
+    Large,
+}
+
+/// What is to be flown. Weight in kilograms.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PackageInfo {
+    pub package_id: String,
+    pub size: PackageSize,
+    pub weight: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+}
+
+/// One request after validation. `pickupTime`, `deadline` and `packageId` were filled in where the client left
+/// them out, so a replay a day later means the same times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeliveryRequest {
+    pub owner_id: String,
+    pub pickup_location: Location,
+    pub drop_off_location: Location,
+    pub pickup_time: Timestamp,
+    pub deadline: Timestamp,
+    pub expedited: bool,
+    pub confirmation_required: Confirmation,
+    pub package_info: PackageInfo,
+}
+
+#[cfg(test)]
+pub mod samples {
+    use super::*;
+    use crate::domain::time::from_millis;
+
+    /// The request of the API's example.
+    pub fn request() -> DeliveryRequest {
+        DeliveryRequest {
+            owner_id: "contoso".into(),
+            pickup_location: Location { latitude: 47.6101, longitude: -122.2015 },
+            drop_off_location: Location { latitude: 47.6205, longitude: -122.3493 },
+            pickup_time: from_millis(1_796_119_200_000),
+            deadline: from_millis(1_796_126_400_000),
+            expedited: false,
+            confirmation_required: Confirmation::None,
+            package_info: PackageInfo {
+                package_id: "books-17".into(),
+                size: PackageSize::Small,
+                weight: 1.5,
+                tag: Some("books".into()),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_do_not_fit_into_a_path_are_refused() {
+        for bad in ["", "a b", "a/b", "ä", &"x".repeat(65)] {
+            assert!(DeliveryId::parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(DeliveryId::parse(&"x".repeat(64)).is_ok());
+        assert!(serde_json::from_str::<DeliveryId>("\"a/b\"").is_err());
+    }
+}

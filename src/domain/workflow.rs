@@ -1,0 +1,558 @@
+//! The workflow of one delivery as data: events are folded into a state by [`Workflow::apply`], which refuses every
+//! event that does not fit the state it meets. No I/O, no clock.
+//!
+//! ```text
+//! Accepted ─→ Scheduling ─→ Scheduled ─→ Completed
+//!     │           │    └──────┐ │
+//!     │           ↓           ↓ ↓
+//!     │      Compensating   Cancelling ─→ Cancelled
+//!     │        │   ↑  └────────↑ │ ↑
+//!     │        ↓   └─── Stuck ───┘─┘        (redrive; abandon ends a stuck one as Failed)
+//!     └─────→ Failed
+//! ```
+//!
+//! A step that timed out is `Unknown`: it may have happened, so it is undone like one that is `Done`.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::operation::Operation;
+use super::request::{DeliveryId, DeliveryRequest, Location};
+use super::time::Timestamp;
+
+/// The five steps, in the order they run; they are undone in the opposite order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StepName {
+    Account,
+    Package,
+    Transport,
+    Drone,
+    Delivery,
+}
+
+impl StepName {
+    pub const ALL: [Self; 5] = [Self::Account, Self::Package, Self::Transport, Self::Drone, Self::Delivery];
+
+    #[must_use]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    #[must_use]
+    pub fn next(self) -> Option<Self> {
+        Self::ALL.get(self.index() + 1).copied()
+    }
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Account => "account",
+            Self::Package => "package",
+            Self::Transport => "transport",
+            Self::Drone => "drone",
+            Self::Delivery => "delivery",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Status {
+    Accepted,
+    Scheduling,
+    Scheduled,
+    Compensating,
+    Failed,
+    Stuck,
+    Cancelling,
+    Cancelled,
+    Completed,
+}
+
+impl Status {
+    pub const ALL: [Self; 9] = [
+        Self::Accepted,
+        Self::Scheduling,
+        Self::Scheduled,
+        Self::Compensating,
+        Self::Failed,
+        Self::Stuck,
+        Self::Cancelling,
+        Self::Cancelled,
+        Self::Completed,
+    ];
+
+    /// Whether a replayed schedule has nothing left to do.
+    #[must_use]
+    pub fn is_settled(self) -> bool {
+        !matches!(self, Self::Accepted | Self::Scheduling | Self::Compensating | Self::Cancelling)
+    }
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "Accepted",
+            Self::Scheduling => "Scheduling",
+            Self::Scheduled => "Scheduled",
+            Self::Compensating => "Compensating",
+            Self::Failed => "Failed",
+            Self::Stuck => "Stuck",
+            Self::Cancelling => "Cancelling",
+            Self::Cancelled => "Cancelled",
+            Self::Completed => "Completed",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepState {
+    #[default]
+    Pending,
+    Running,
+    Done,
+    Failed,
+    Unknown,
+    Undone,
+}
+
+/// Why something did not work: a stable code for programs, a text for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub code: ReasonCode,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn new(code: ReasonCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+/// The stable codes. A code never changes its meaning; new ones may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ReasonCode {
+    AccountUnknown,
+    AccountSuspended,
+    PackageTooHeavy,
+    PackageTooLarge,
+    OutOfArea,
+    NoCarrier,
+    NoDroneBeforeDeadline,
+    /// A service was away or failing for longer than the step may take.
+    ServiceUnavailable,
+    /// A service answered with a refusal of its own.
+    ServiceRefused,
+    /// A call came for a delivery that was cancelled before.
+    AlreadyCancelled,
+    /// The client asked for it.
+    CancelledByClient,
+    /// An operator gave up on undoing it.
+    Abandoned,
+}
+
+impl ReasonCode {
+    /// The code as the API spells it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AccountUnknown => "AccountUnknown",
+            Self::AccountSuspended => "AccountSuspended",
+            Self::PackageTooHeavy => "PackageTooHeavy",
+            Self::PackageTooLarge => "PackageTooLarge",
+            Self::OutOfArea => "OutOfArea",
+            Self::NoCarrier => "NoCarrier",
+            Self::NoDroneBeforeDeadline => "NoDroneBeforeDeadline",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+            Self::ServiceRefused => "ServiceRefused",
+            Self::AlreadyCancelled => "AlreadyCancelled",
+            Self::CancelledByClient => "CancelledByClient",
+            Self::Abandoned => "Abandoned",
+        }
+    }
+}
+
+/// A carrier's part of the way: it brings the package to where the drone can take over, or from where it stops.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leg {
+    pub carrier: String,
+    pub from: Location,
+    pub to: Location,
+}
+
+/// What the transport step decided: which part of the way the drone flies, and what carriers do of the rest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Route {
+    pub pickup: Location,
+    pub drop_off: Location,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub legs: Vec<Leg>,
+}
+
+/// The time one drone is kept for one delivery.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reservation {
+    pub drone_id: String,
+    /// From leaving its home to being back there.
+    pub from: Timestamp,
+    pub until: Timestamp,
+    pub pickup_at: Timestamp,
+    pub drop_off_at: Timestamp,
+}
+
+/// What a step gives to those after it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Output {
+    #[default]
+    Nothing,
+    Route(Route),
+    Reservation(Reservation),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    pub state: StepState,
+    pub attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+}
+
+/// What happens to a workflow.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Started,
+    StepStarted(StepName),
+    /// An attempt failed for now and another follows.
+    StepRetried(StepName, Failure),
+    /// The last step's makes the workflow `Scheduled`.
+    StepDone(StepName, Output),
+    StepFailed(StepName, Failure),
+    /// Its outcome is not known: a time-out, a lost answer.
+    StepUnknown(StepName, Failure),
+    /// It cannot be scheduled: what was done is undone.
+    Failing(Failure),
+    CancelRequested,
+    StepUndone(StepName),
+    /// Nothing is left to undo.
+    Undone,
+    UndoGaveUp(Failure),
+    Redriven,
+    Abandoned,
+    /// The delivery was moved to other times or places.
+    Rescheduled {
+        change: String,
+        request: Arc<DeliveryRequest>,
+        route: Route,
+        reservation: Reservation,
+    },
+    Completed,
+}
+
+/// An event met a state it does not fit.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[error("{event} does not fit a workflow that is {status:?}")]
+pub struct Illegal {
+    pub event: String,
+    pub status: Status,
+}
+
+/// The record of one delivery's workflow: what the store keeps and the API shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Workflow {
+    pub delivery_id: DeliveryId,
+    pub request: Arc<DeliveryRequest>,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Failure>,
+    pub accepted_at: Timestamp,
+    pub updated_at: Timestamp,
+    /// When the scheduling must have come to an end; whoever finds it past this takes it over.
+    pub complete_by: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<Route>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Reservation>,
+    /// The changes of plan that were applied, newest last, so that a replay applies none twice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+    pub steps: [Step; 5],
+}
+
+/// How many applied changes a record remembers: far more than a replay window can hold of one delivery.
+const CHANGES_KEPT: usize = 32;
+
+impl Workflow {
+    /// A workflow that was accepted and has not begun.
+    #[must_use]
+    pub fn accepted(operation: &Operation, request: Arc<DeliveryRequest>, complete_by: Timestamp) -> Self {
+        Self {
+            delivery_id: operation.id.clone(),
+            request,
+            status: Status::Accepted,
+            reason: None,
+            accepted_at: operation.at,
+            updated_at: operation.at,
+            complete_by,
+            trace: operation.trace.clone(),
+            route: None,
+            reservation: None,
+            changes: Vec::new(),
+            steps: Default::default(),
+        }
+    }
+
+    #[must_use]
+    pub fn step(&self, name: StepName) -> &Step {
+        &self.steps[name.index()]
+    }
+
+    /// The step to run next, if scheduling is under way: the first that is not done.
+    #[must_use]
+    pub fn next_step(&self) -> Option<StepName> {
+        let open = |s: &StepName| self.step(*s).state != StepState::Done;
+        if self.status == Status::Scheduling { StepName::ALL.into_iter().find(open) } else { None }
+    }
+
+    /// The step to undo next, if undoing is under way: the last that was done or may have been.
+    #[must_use]
+    pub fn next_undo(&self) -> Option<StepName> {
+        let done =
+            |s: &StepName| matches!(self.step(*s).state, StepState::Done | StepState::Unknown | StepState::Running);
+        let undoing = matches!(self.status, Status::Compensating | Status::Cancelling);
+        if undoing { StepName::ALL.into_iter().rev().find(done) } else { None }
+    }
+
+    /// Folds one event in.
+    ///
+    /// # Errors
+    /// When the event does not fit; the workflow is then as it was.
+    pub fn apply(&mut self, event: Event, at: Timestamp) -> Result<(), Illegal> {
+        use Status as S;
+        let illegal = |event: &Event| Err(Illegal { event: format!("{event:?}"), status: self.status });
+        match (self.status, &event) {
+            (S::Accepted, Event::Started) => self.status = S::Scheduling,
+            (
+                S::Scheduling,
+                Event::StepStarted(name)
+                | Event::StepRetried(name, _)
+                | Event::StepDone(name, _)
+                | Event::StepFailed(name, _)
+                | Event::StepUnknown(name, _),
+            ) => {
+                if self.next_step() != Some(*name) {
+                    return illegal(&event);
+                }
+                self.apply_step(event, at);
+            }
+            (S::Accepted | S::Scheduling, Event::Failing(failure)) => {
+                self.reason = Some(failure.clone());
+                self.status = S::Compensating;
+            }
+            (S::Accepted | S::Scheduling | S::Scheduled | S::Compensating, Event::CancelRequested) => {
+                self.reason = Some(Failure::new(ReasonCode::CancelledByClient, "cancelled on request"));
+                self.status = S::Cancelling;
+            }
+            (S::Compensating | S::Cancelling, Event::StepUndone(name)) => {
+                if self.next_undo() != Some(*name) {
+                    return illegal(&event);
+                }
+                let step = &mut self.steps[name.index()];
+                step.state = StepState::Undone;
+                step.finished_at = Some(at);
+            }
+            (S::Compensating | S::Cancelling, Event::Undone) => {
+                if self.next_undo().is_some() {
+                    return illegal(&event);
+                }
+                self.status = if self.status == S::Compensating { S::Failed } else { S::Cancelled };
+                self.route = None;
+                self.reservation = None;
+            }
+            (S::Compensating | S::Cancelling, Event::UndoGaveUp(failure)) => {
+                self.reason = Some(failure.clone());
+                self.status = S::Stuck;
+            }
+            (S::Stuck, Event::Redriven) => self.status = S::Compensating,
+            (S::Stuck, Event::CancelRequested) => self.status = S::Cancelling,
+            (S::Stuck, Event::Abandoned) => {
+                self.reason = Some(Failure::new(ReasonCode::Abandoned, "an operator gave up on undoing it"));
+                self.status = S::Failed;
+            }
+            (S::Scheduled, Event::Rescheduled { .. }) => self.apply_change(event),
+            (S::Scheduled, Event::Completed) => self.status = S::Completed,
+            _ => return illegal(&event),
+        }
+        self.updated_at = at;
+        Ok(())
+    }
+
+    fn apply_step(&mut self, event: Event, at: Timestamp) {
+        let finish = |step: &mut Step, state: StepState, error: Option<Failure>| {
+            step.state = state;
+            step.finished_at = Some(at);
+            step.error = error;
+        };
+        match event {
+            Event::StepStarted(name) => {
+                let step = &mut self.steps[name.index()];
+                step.state = StepState::Running;
+                step.attempts += 1;
+                step.started_at.get_or_insert(at);
+                step.finished_at = None;
+            }
+            Event::StepRetried(name, failure) => {
+                let step = &mut self.steps[name.index()];
+                step.attempts += 1;
+                step.error = Some(failure);
+            }
+            Event::StepDone(name, output) => {
+                finish(&mut self.steps[name.index()], StepState::Done, None);
+                match output {
+                    Output::Nothing => {}
+                    Output::Route(route) => self.route = Some(route),
+                    Output::Reservation(reservation) => self.reservation = Some(reservation),
+                }
+                if name.next().is_none() {
+                    self.status = Status::Scheduled;
+                }
+            }
+            Event::StepFailed(name, failure) => finish(&mut self.steps[name.index()], StepState::Failed, Some(failure)),
+            Event::StepUnknown(name, failure) => {
+                finish(&mut self.steps[name.index()], StepState::Unknown, Some(failure));
+            }
+            _ => {}
+        }
+    }
+
+    fn apply_change(&mut self, event: Event) {
+        if let Event::Rescheduled { change, request, route, reservation } = event {
+            self.request = request;
+            self.route = Some(route);
+            self.reservation = Some(reservation);
+            if self.changes.len() == CHANGES_KEPT {
+                self.changes.remove(0);
+            }
+            self.changes.push(change);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::domain::OperationKind;
+    use crate::domain::request::samples;
+    use crate::domain::time::from_millis;
+
+    fn fresh() -> Workflow {
+        let request = Arc::new(samples::request());
+        let operation = Operation {
+            id: DeliveryId::parse("d-1").unwrap(),
+            at: from_millis(0),
+            trace: None,
+            op: OperationKind::Schedule(request.clone()),
+        };
+        Workflow::accepted(&operation, request, from_millis(60_000))
+    }
+
+    fn failure() -> Failure {
+        Failure::new(ReasonCode::ServiceUnavailable, "away")
+    }
+
+    fn events() -> impl Strategy<Value = Event> {
+        let step = || prop::sample::select(StepName::ALL.to_vec());
+        prop_oneof![
+            Just(Event::Started),
+            step().prop_map(Event::StepStarted),
+            step().prop_map(|s| Event::StepRetried(s, failure())),
+            step().prop_map(|s| Event::StepDone(s, Output::Nothing)),
+            step().prop_map(|s| Event::StepDone(s, Output::Nothing)),
+            step().prop_map(|s| Event::StepFailed(s, failure())),
+            step().prop_map(|s| Event::StepUnknown(s, failure())),
+            Just(Event::Failing(failure())),
+            Just(Event::CancelRequested),
+            step().prop_map(Event::StepUndone),
+            step().prop_map(Event::StepUndone),
+            Just(Event::Undone),
+            Just(Event::UndoGaveUp(failure())),
+            Just(Event::Redriven),
+            Just(Event::Abandoned),
+            Just(Event::Completed),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// Whatever happens in whatever order: nothing is scheduled with a step open, nothing ends with a step
+        /// standing, and what does not fit changes nothing.
+        #[test]
+        fn no_sequence_of_events_breaks_the_rules(sequence in prop::collection::vec(events(), 0..60)) {
+            let mut workflow = fresh();
+            let mut abandoned = false;
+            for event in sequence {
+                let before = workflow.clone();
+                let gave_up = event == Event::Abandoned;
+                if workflow.apply(event, from_millis(1)).is_err() {
+                    prop_assert_eq!(&workflow, &before);
+                } else {
+                    abandoned |= gave_up;
+                }
+                let standing = workflow.steps.iter().any(|s| {
+                    matches!(s.state, StepState::Done | StepState::Unknown | StepState::Running)
+                });
+                match workflow.status {
+                    Status::Scheduled | Status::Completed => {
+                        prop_assert!(workflow.steps.iter().all(|s| s.state == StepState::Done));
+                    }
+                    Status::Failed | Status::Cancelled => prop_assert!(!standing || abandoned),
+                    _ => {}
+                }
+                prop_assert!(serde_json::from_str::<Workflow>(&serde_json::to_string(&workflow).unwrap()).unwrap() == workflow);
+            }
+        }
+    }
+
+    #[test]
+    fn five_steps_make_it_scheduled() {
+        let mut workflow = fresh();
+        workflow.apply(Event::Started, from_millis(1)).unwrap();
+        while let Some(step) = workflow.next_step() {
+            workflow.apply(Event::StepStarted(step), from_millis(2)).unwrap();
+            workflow.apply(Event::StepDone(step, Output::Nothing), from_millis(3)).unwrap();
+        }
+        assert_eq!(workflow.status, Status::Scheduled);
+    }
+
+    #[test]
+    fn what_was_done_or_may_have_been_is_undone_in_reverse() {
+        let mut workflow = fresh();
+        workflow.apply(Event::Started, from_millis(1)).unwrap();
+        for step in [StepName::Account, StepName::Package] {
+            workflow.apply(Event::StepDone(step, Output::Nothing), from_millis(2)).unwrap();
+        }
+        workflow.apply(Event::StepUnknown(StepName::Transport, failure()), from_millis(2)).unwrap();
+        workflow.apply(Event::Failing(failure()), from_millis(3)).unwrap();
+        let mut undone = Vec::new();
+        while let Some(step) = workflow.next_undo() {
+            undone.push(step);
+            workflow.apply(Event::StepUndone(step), from_millis(4)).unwrap();
+        }
+        assert_eq!(undone, [StepName::Transport, StepName::Package, StepName::Account]);
+        workflow.apply(Event::Undone, from_millis(5)).unwrap();
+        assert_eq!(workflow.status, Status::Failed);
+    }
+}

@@ -1,0 +1,19 @@
+//! The Drone Delivery application: it takes delivery requests in at high rate, never loses one, and carries each
+//! through a five-step workflow that either completes or is undone.
+//!
+//! The map, in the order the data flows:
+//!
+//! - [`http`] takes requests in, validates them and answers once they are durable; it also serves the services'
+//!   own calls, the status feed and the operations calls.
+//! - [`actors`] is what moves: writers, readers, scheduler, agents, checkpointer, compensator, status hub, and the
+//!   supervisor that restarts them.
+//! - [`services`] is what the five steps do: account, package, transport, drone, delivery.
+//! - [`stream`] keeps the accepted requests, the status events and the queues: on this disk or in RabbitMQ.
+//! - [`store`] keeps the state: on this disk or in Redis.
+//! - [`domain`] is the plain types and rules that the others share; it does no I/O.
+//! - [`config`] is the settings, [`app`] wires it all up by role, [`cli`] is the command line.
+
+pub mod domain;
+pub mod services;
+pub mod store;
+pub mod stream;

@@ -1,0 +1,48 @@
+//! What the five steps do. Each service has `execute` and `cancel` side by side, both batch-first and idempotent, and
+//! runs on either store through [`State`](crate::store::State).
+//!
+//! `cancel` works on a step that never ran and leaves a tombstone for the delivery: a late or replayed `execute` for
+//! it is refused with [`ReasonCode::AlreadyCancelled`].
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::domain::workflow::{Output, Reservation, Route};
+use crate::domain::{DeliveryId, DeliveryRequest, Failure, StepName};
+
+/// What a service is asked to do or to undo for one delivery.
+#[derive(Clone, Debug)]
+pub struct Order {
+    pub id: DeliveryId,
+    pub request: Arc<DeliveryRequest>,
+    /// What the transport step decided, once it did.
+    pub route: Option<Route>,
+    /// What the drone step reserved, once it did.
+    pub reservation: Option<Reservation>,
+    /// The W3C `traceparent` of the request.
+    pub trace: Option<String>,
+}
+
+/// Why a step did not work. The type decides whether it is tried again.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StepError {
+    /// It may work later: the store was away, the service answered 5xx.
+    #[error("{0}")]
+    Transient(String),
+    /// It will never work.
+    #[error("{}: {}", .0.code.as_str(), .0.text)]
+    Refused(Failure),
+}
+
+/// One backend service.
+#[async_trait(?Send)]
+pub trait Service {
+    fn step(&self) -> StepName;
+
+    /// Does the step for every order; the answers are in the orders' order.
+    async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>>;
+
+    /// Undoes the step for every order; the answers are in the orders' order.
+    async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>>;
+}
