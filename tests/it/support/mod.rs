@@ -1,0 +1,5 @@
+//! What the integration tests share.
+#![allow(dead_code, reason = "each test module uses a part of it")]
+
+pub mod process;
+pub mod servers;
