@@ -13,8 +13,11 @@
 //! - [`domain`] is the plain types and rules that the others share; it does no I/O.
 //! - [`config`] is the settings, [`app`] wires it all up by role, [`cli`] is the command line.
 
+pub mod app;
+pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod services;
 pub mod store;
 pub mod stream;
+pub mod telemetry;

@@ -2,7 +2,7 @@
 //! runs on either store through [`State`](crate::store::State).
 //!
 //! `cancel` works on a step that never ran and leaves a tombstone for the delivery: a late or replayed `execute` for
-//! it is refused with [`ReasonCode::AlreadyCancelled`].
+//! it is refused with [`AlreadyCancelled`](crate::domain::ReasonCode::AlreadyCancelled).
 
 use std::sync::Arc;
 

@@ -1,0 +1,106 @@
+//! The command line. Exit codes: 0 done, 1 failed, 2 the command line or the configuration cannot be used.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Layers, Settings};
+use crate::{app, telemetry};
+
+const FAILED: u8 = 1;
+const UNUSABLE: u8 = 2;
+
+/// Takes delivery requests in at high rate, loses none, and carries each through a workflow that completes or is
+/// undone.
+#[derive(Debug, Parser)]
+#[command(name = "drone-delivery", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the application, or the roles of it that this process has
+    Serve(Options),
+    /// Prints the settings in force as TOML, with the secrets masked
+    Config(Options),
+}
+
+/// What wins over the file and the environment.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// A TOML file with the settings that differ from the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The address to serve HTTP on
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// The folder of the embedded engine
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<String>,
+    /// Where streams and state are kept: embedded or cluster
+    #[arg(long)]
+    engine: Option<String>,
+    /// What this process does, separated by commas: ingestion, scheduler, supervisor, services
+    #[arg(long)]
+    roles: Option<String>,
+}
+
+impl Options {
+    fn into_layers(self) -> Layers {
+        let flags = [
+            ("http.listen", self.listen, "--listen"),
+            ("data_dir", self.data_dir, "--data-dir"),
+            ("engine", self.engine, "--engine"),
+            ("roles", self.roles, "--roles"),
+        ];
+        let given = flags.into_iter().filter_map(|(key, value, flag)| Some((key, value?, flag)));
+        Layers { file: self.config, environment: None, flags: given.collect() }
+    }
+}
+
+impl Cli {
+    /// Does what the command line says.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        match self.command {
+            Command::Serve(options) => with_settings(options, serve),
+            Command::Config(options) => with_settings(options, |settings| {
+                print(&settings.to_toml());
+                ExitCode::SUCCESS
+            }),
+        }
+    }
+}
+
+fn with_settings(options: Options, then: impl FnOnce(Settings) -> ExitCode) -> ExitCode {
+    match Settings::load(&options.into_layers()) {
+        Ok(settings) => then(settings),
+        Err(faults) => {
+            complain(&faults.to_string());
+            ExitCode::from(UNUSABLE)
+        }
+    }
+}
+
+fn serve(settings: Settings) -> ExitCode {
+    telemetry::start(settings.log.format);
+    match actix::System::new().block_on(app::run(settings)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "cannot go on");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "what the user asked for")]
+fn print(text: &str) {
+    print!("{text}");
+}
+
+fn complain(text: &str) {
+    eprintln!("{text}");
+}
