@@ -1,0 +1,260 @@
+//! The state on this disk, in fjall. A commit holds one lock while it checks and writes, and goes to fjall's journal as
+//! one batch, so commits are durable in their order: a crash of the process loses none, a power cut leaves a prefix.
+//! There is no fsync in a commit; [`EmbeddedState::sync`] makes one.
+//!
+//! A full disk: the commit is refused as a whole and fjall takes no more writes. Reading goes on. A thread opens the
+//! database anew after a moment, and again until that works, so writing comes back by itself once there is room.
+//!
+//! A value with a `ttl` is absent as soon as its time is over; commits purge a few such values each. The size of a set is
+//! counted once when it is first asked for and kept up to date from then on.
+
+mod overlay;
+mod tables;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fjall::PersistMode;
+
+use self::overlay::Overlay;
+use self::tables::{Stored, Tables, expiry_key, split_expiry};
+use super::{Outcome, Scan, State, StoreError, Txn, Write};
+use crate::domain::time::now_millis;
+
+/// How many values whose time is over one commit removes at most.
+const PURGE_STEP: usize = 64;
+/// How many sets' sizes are kept; beyond that they are counted anew.
+const COUNTED_SETS: usize = 1024;
+/// Longer keys than fjall takes, with what we put around them, are refused.
+const KEY_BYTES: usize = 60_000;
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
+/// How long a commit waits for flushing and merging to catch up.
+const CATCH_UP: Duration = Duration::from_secs(10);
+const CATCH_UP_POLL: Duration = Duration::from_millis(2);
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("another process uses {}: stop it first, or use another data directory", .0.display())]
+    InUse(PathBuf),
+    #[error("the state in {} cannot be opened: {reason}", .path.display())]
+    Failed { path: PathBuf, reason: String },
+}
+
+#[derive(Clone)]
+pub struct EmbeddedState(Arc<Shared>);
+
+struct Shared {
+    path: PathBuf,
+    /// Nothing while the database is being opened anew.
+    tables: RwLock<Option<Tables>>,
+    writer: Mutex<Writer>,
+    reopening: AtomicBool,
+}
+
+/// What only the holder of the commit lock touches.
+#[derive(Default)]
+struct Writer {
+    counts: HashMap<String, u64>,
+    /// No value ends before this time.
+    next_expiry: u64,
+}
+
+impl EmbeddedState {
+    /// Opens the state in a directory of its own, making it when there is none.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let tables = Tables::open(path).map_err(|error| match error {
+            fjall::Error::Locked => OpenError::InUse(path.to_owned()),
+            error => OpenError::Failed { path: path.to_owned(), reason: reason(&error) },
+        })?;
+        Ok(Self(Arc::new(Shared {
+            path: path.to_owned(),
+            tables: RwLock::new(Some(tables)),
+            writer: Mutex::default(),
+            reopening: AtomicBool::new(false),
+        })))
+    }
+
+    /// Makes everything committed so far survive a power cut.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.write(|tables, _| tables.db.persist(PersistMode::SyncAll))
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Tables) -> fjall::Result<T>) -> Result<T, StoreError> {
+        let tables = self.0.tables.read().unwrap_or_else(PoisonError::into_inner);
+        let tables = tables.as_ref().ok_or_else(|| unavailable("it is being opened anew"))?;
+        read(tables).map_err(|error| unavailable(reason(&error)))
+    }
+
+    fn write<T>(&self, write: impl FnOnce(&Tables, &mut Writer) -> fjall::Result<T>) -> Result<T, StoreError> {
+        let mut writer = self.0.writer();
+        self.read(|tables| write(tables, &mut writer)).inspect_err(|_| {
+            *writer = Writer::default();
+            Shared::reopen_later(&self.0);
+        })
+    }
+
+    /// Waits while the writes have run ahead of what fjall has flushed and merged.
+    async fn catch_up(&self) -> Result<(), StoreError> {
+        let deadline = Instant::now() + CATCH_UP;
+        while self.read(Tables::is_behind).inspect_err(|_| Shared::reopen_later(&self.0))? {
+            if Instant::now() > deadline {
+                return Err(unavailable("the disk does not keep up"));
+            }
+            tokio::time::sleep(CATCH_UP_POLL).await;
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the database closed and opened again, after a moment, by a thread of its own: replaying the journal takes
+    /// time that no caller should wait. One such thread at a time.
+    fn reopen_later(this: &Arc<Self>) {
+        if this.reopening.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let weak = Arc::downgrade(this);
+        let thread = std::thread::Builder::new().name("state-reopen".to_owned()).spawn(move || Self::reopen(&weak));
+        if let Err(error) = thread {
+            this.reopening.store(false, Ordering::SeqCst);
+            tracing::error!(%error, "cannot start a thread to open the state anew");
+        }
+    }
+
+    fn reopen(this: &Weak<Self>) {
+        loop {
+            std::thread::sleep(REOPEN_AFTER);
+            let Some(shared) = this.upgrade() else { return };
+            drop(shared.swap(None));
+            match Tables::open(&shared.path) {
+                Ok(tables) => {
+                    shared.swap(Some(tables));
+                    shared.reopening.store(false, Ordering::SeqCst);
+                    tracing::info!("the state was opened anew after a failed write");
+                    return;
+                }
+                Err(error) => tracing::warn!(error = reason(&error), "the state cannot be opened anew yet"),
+            }
+        }
+    }
+
+    fn swap(&self, tables: Option<Tables>) -> Option<Tables> {
+        std::mem::replace(&mut *self.tables.write().unwrap_or_else(PoisonError::into_inner), tables)
+    }
+}
+
+#[async_trait]
+impl State for EmbeddedState {
+    async fn get(&self, keys: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        self.read(|tables| tables.get(keys, now()))
+    }
+
+    async fn commit(&self, txns: Vec<Txn>) -> Result<Vec<Outcome>, StoreError> {
+        if txns.iter().flat_map(|txn| &txn.writes).any(|write| !(1..=KEY_BYTES).contains(&key_bytes(write))) {
+            return Err(unavailable(format!("a key is empty or longer than {KEY_BYTES} bytes")));
+        }
+        self.catch_up().await?;
+        self.write(|tables, writer| writer.commit(tables, txns))
+    }
+
+    async fn scan(&self, scan: &Scan) -> Result<Vec<Bytes>, StoreError> {
+        self.read(|tables| tables.scan(scan))
+    }
+
+    async fn count(&self, set: &str) -> Result<u64, StoreError> {
+        let mut writer = self.0.writer();
+        self.read(|tables| writer.count(tables, set))
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        if self.0.reopening.load(Ordering::SeqCst) {
+            return Err(unavailable("a write failed; it is being opened anew"));
+        }
+        self.read(|_| Ok(()))
+    }
+}
+
+impl Writer {
+    fn commit(&mut self, tables: &Tables, txns: Vec<Txn>) -> fjall::Result<Vec<Outcome>> {
+        let now = now();
+        self.purge(tables, now)?;
+        let mut overlay = Overlay::new(tables, now);
+        let outcomes = txns.into_iter().map(|txn| overlay.apply(txn)).collect::<fjall::Result<_>>()?;
+        let changes = overlay.changes(&self.counts)?;
+        let earliest = overlay.earliest_expiry();
+        let mut batch = tables.db.batch();
+        overlay.fill(&mut batch);
+        batch.commit()?;
+        for (set, change) in changes {
+            self.counts.entry(set).and_modify(|count| *count = count.saturating_add_signed(change));
+        }
+        self.next_expiry = self.next_expiry.min(earliest.unwrap_or(u64::MAX));
+        Ok(outcomes)
+    }
+
+    fn count(&mut self, tables: &Tables, set: &str) -> fjall::Result<u64> {
+        if let Some(count) = self.counts.get(set) {
+            return Ok(*count);
+        }
+        let count = tables.count(set)?;
+        if self.counts.len() >= COUNTED_SETS {
+            self.counts.clear();
+        }
+        self.counts.insert(set.to_owned(), count);
+        Ok(count)
+    }
+
+    /// Removes a few values whose time is over.
+    fn purge(&mut self, tables: &Tables, now: u64) -> fjall::Result<()> {
+        if now < self.next_expiry {
+            return Ok(());
+        }
+        let mut batch = tables.db.batch();
+        let mut entries = tables.expiry.range(expiry_key(self.next_expiry, b"")..);
+        self.next_expiry = loop {
+            let Some(entry) = entries.next() else { break u64::MAX };
+            let entry = entry.key()?;
+            let Some((expires, key)) = split_expiry(&entry) else { continue };
+            if expires > now || batch.len() >= PURGE_STEP {
+                break expires;
+            }
+            if tables.values.get(key)?.and_then(Stored::decode).is_some_and(|stored| stored.expires == expires) {
+                batch.remove(&tables.values, key);
+            }
+            batch.remove(&tables.expiry, entry);
+        };
+        batch.commit()
+    }
+}
+
+fn now() -> u64 {
+    now_millis().unsigned_abs()
+}
+
+fn key_bytes(write: &Write) -> usize {
+    match write {
+        Write::Put { key, .. } | Write::Delete { key } => key.len(),
+        Write::Add { set, member } | Write::Remove { set, member } => set.len() + 1 + member.len(),
+    }
+}
+
+fn unavailable(reason: impl Into<String>) -> StoreError {
+    StoreError { part: "embedded state", reason: reason.into() }
+}
+
+fn reason(error: &fjall::Error) -> String {
+    match error {
+        fjall::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => "no room on the disk".to_owned(),
+        fjall::Error::Poisoned => "an earlier write failed; it is being opened anew".to_owned(),
+        error => format!("{error:?}"),
+    }
+}

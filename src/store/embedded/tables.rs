@@ -1,0 +1,149 @@
+//! How the state lies in fjall: three keyspaces, their keys, and sizes that keep the memory bounded.
+//!
+//! - `values`: key → 8 bytes of expiry (milliseconds since the epoch, 0 for never), then the value.
+//! - `members`: set, a zero byte, member → nothing. Names of sets hold no zero byte.
+//! - `expiry`: 8 bytes of expiry, key → nothing: what is to be purged when. An entry says nothing by itself: the
+//!   value may have been written again since, with another expiry.
+
+use std::ops::Bound;
+use std::path::Path;
+
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice};
+
+use crate::store::Scan;
+
+const MIB: u64 = 1024 * 1024;
+const CACHE_BYTES: u64 = 32 * MIB;
+const JOURNAL_BYTES: u64 = 128 * MIB;
+/// fjall sleeps without end in a write when it has 4 unflushed memtables or 30 unmerged tables. Should its workers
+/// have died of a full disk that would be for ever, so we wait ourselves, before that.
+const SEALED_MEMTABLES: usize = 3;
+const UNMERGED_TABLES: usize = 24;
+
+pub(super) struct Tables {
+    pub db: Database,
+    pub values: Keyspace,
+    pub members: Keyspace,
+    pub expiry: Keyspace,
+}
+
+/// A value and when it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub expires: u64,
+    pub value: Bytes,
+}
+
+impl Tables {
+    pub fn open(path: &Path) -> fjall::Result<Self> {
+        let db = Database::builder(path).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES).open()?;
+        let keyspace = |name, memtable_bytes| {
+            db.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
+        };
+        Ok(Self {
+            values: keyspace("values", 8 * MIB)?,
+            members: keyspace("members", 8 * MIB)?,
+            expiry: keyspace("expiry", 4 * MIB)?,
+            db,
+        })
+    }
+
+    /// The values of the keys at one moment: never half of a commit.
+    pub fn get(&self, keys: &[String], now: u64) -> fjall::Result<Vec<Option<Bytes>>> {
+        let snapshot = self.db.snapshot();
+        keys.iter().map(|key| Ok(alive(snapshot.get(&self.values, key)?, now).map(|stored| stored.value))).collect()
+    }
+
+    pub fn value(&self, key: &str, now: u64) -> fjall::Result<Option<Stored>> {
+        Ok(alive(self.values.get(key)?, now))
+    }
+
+    pub fn scan(&self, scan: &Scan) -> fjall::Result<Vec<Bytes>> {
+        let Some(range) = range_of(scan) else { return Ok(Vec::new()) };
+        let skip = scan.set.len() + 1;
+        let member = |entry: fjall::Guard| Ok(Bytes::from(entry.key()?).slice(skip..));
+        let range = self.members.range(range);
+        if scan.backwards {
+            range.rev().take(scan.limit).map(member).collect()
+        } else {
+            range.take(scan.limit).map(member).collect()
+        }
+    }
+
+    pub fn count(&self, set: &str) -> fjall::Result<u64> {
+        self.members.prefix(member_key(set, b"")).try_fold(0, |count, entry| entry.key().map(|_| count + 1))
+    }
+
+    /// Whether the writes have run ahead of flushing and merging; an error if these have died.
+    pub fn is_behind(&self) -> fjall::Result<bool> {
+        let behind = [&self.values, &self.members, &self.expiry].iter().any(|keyspace| {
+            keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || keyspace.l0_table_count() >= UNMERGED_TABLES
+        });
+        if behind {
+            self.db.persist(PersistMode::Buffer)?;
+        }
+        Ok(behind)
+    }
+}
+
+pub(super) fn member_key(set: &str, member: &[u8]) -> Vec<u8> {
+    [set.as_bytes(), &[0], member].concat()
+}
+
+pub(super) fn expiry_key(expires: u64, key: &[u8]) -> Vec<u8> {
+    [&expires.to_be_bytes(), key].concat()
+}
+
+/// The two parts of a key of `expiry`.
+pub(super) fn split_expiry(entry: &[u8]) -> Option<(u64, &[u8])> {
+    entry.split_first_chunk().map(|(expires, key)| (u64::from_be_bytes(*expires), key))
+}
+
+impl Stored {
+    pub fn encode(&self) -> Vec<u8> {
+        [&self.expires.to_be_bytes(), &*self.value].concat()
+    }
+
+    pub fn decode(raw: Slice) -> Option<Self> {
+        let raw = Bytes::from(raw);
+        let expires = u64::from_be_bytes(*raw.first_chunk()?);
+        Some(Self { expires, value: raw.slice(8..) })
+    }
+
+    pub fn is_alive(&self, now: u64) -> bool {
+        self.expires == 0 || self.expires > now
+    }
+}
+
+fn alive(raw: Option<Slice>, now: u64) -> Option<Stored> {
+    raw.and_then(Stored::decode).filter(|stored| stored.is_alive(now))
+}
+
+type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// The keys of `members` that a scan asks for; none when there can be none.
+fn range_of(scan: &Scan) -> Option<KeyRange> {
+    let from = member_key(&scan.set, &scan.prefix);
+    let to = behind_prefix(&from);
+    let after = scan.after.as_ref().map(|after| member_key(&scan.set, after));
+    let (lower, upper) = match after {
+        Some(after) if scan.backwards => (Bound::Included(from), Bound::Excluded(after.min(to))),
+        Some(after) if after >= from => (Bound::Excluded(after), Bound::Excluded(to)),
+        _ => (Bound::Included(from), Bound::Excluded(to)),
+    };
+    let (Bound::Included(low) | Bound::Excluded(low), Bound::Excluded(high)) = (&lower, &upper) else { return None };
+    (low < high).then_some((lower, upper))
+}
+
+/// The first key behind all that begin with `prefix`, which holds a byte below 255 (the zero behind the set's name).
+fn behind_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut behind = prefix.to_vec();
+    while behind.last() == Some(&u8::MAX) {
+        behind.pop();
+    }
+    if let Some(last) = behind.last_mut() {
+        *last += 1;
+    }
+    behind
+}
