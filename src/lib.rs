@@ -10,11 +10,13 @@
 //! - [`services`] is what the five steps do: account, package, transport, drone, delivery.
 //! - [`stream`] keeps the accepted requests, the status events and the queues: on this disk or in RabbitMQ.
 //! - [`store`] keeps the state: on this disk or in Redis.
+//! - [`cluster`] opens what the two keep in RabbitMQ and Redis.
 //! - [`domain`] is the plain types and rules that the others share; it does no I/O.
 //! - [`config`] is the settings, [`app`] wires it all up by role, [`cli`] is the command line.
 
 pub mod app;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod domain;
 pub mod services;
