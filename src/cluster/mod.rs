@@ -3,4 +3,3 @@
 
 pub mod link;
 pub mod runtime;
-pub mod url;

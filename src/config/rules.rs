@@ -24,6 +24,9 @@ pub enum Rule {
     Header,
 }
 
+const REDIS_URLS: &[&str] =
+    &["redis://", "rediss://", "redis-sentinel://", "rediss-sentinel://", "redis+sentinel://", "rediss+sentinel://"];
+
 /// A key's `*` stands for any one part of it.
 const RULES: &[(&str, Rule)] = &[
     ("engine", Rule::OneOf(&["embedded", "cluster"])),
@@ -39,7 +42,7 @@ const RULES: &[(&str, Rule)] = &[
     ("rabbitmq.retention_bytes", Rule::AtLeast(1_000_000.0)),
     ("rabbitmq.retention_hours", Rule::Between(0.0, 876_000.0)),
     ("rabbitmq.segment_bytes", Rule::Between(1_000_000.0, 3_000_000_000.0)),
-    ("redis.url", Rule::Url(&["redis://", "rediss://", "redis-sentinel://", "rediss-sentinel://"])),
+    ("redis.url", Rule::Url(REDIS_URLS)),
     ("embedded.retention_bytes", Rule::AtLeast(0.0)),
     ("embedded.segment_bytes", Rule::AtLeast(65_536.0)),
     ("partitions.count", Rule::Between(1.0, 1024.0)),

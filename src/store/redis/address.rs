@@ -1,11 +1,10 @@
 //! Where Redis is: one server, or the one that the sentinels name as the master now.
 //!
 //! `redis://[user:password@]host[:port][/db]`, `rediss://…` for TLS, and
-//! `redis+sentinel://[user:password@]host:port,host:port/master-name[/db]` (`rediss+sentinel://…`), where user and
-//! password are those of the server.
+//! `redis-sentinel://[user:password@]host:port,host:port/master-name[/db]` (`rediss-sentinel://…`; a `+` does as well
+//! as the `-`), where user and password are those of the server.
 
 use std::fs;
-use std::path::Path;
 
 use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
@@ -14,7 +13,7 @@ use redis::{
     TlsMode,
 };
 
-use super::Settings;
+use crate::config::Redis as Settings;
 
 pub enum Address {
     Server(Box<Client>),
@@ -23,10 +22,10 @@ pub enum Address {
 
 impl Address {
     pub fn parse(settings: &Settings) -> Result<Self, String> {
-        let url = settings.url.expose();
-        let authority = settings.ca_file.as_deref().map(read_authority).transpose()?;
-        let address = match url.split_once("+sentinel://") {
-            Some((scheme, rest)) => sentinels(scheme == "rediss", rest, authority)?,
+        let url = &settings.url;
+        let authority = Some(&settings.ca_file).filter(|file| !file.is_empty()).map(read_authority).transpose()?;
+        let address = match url.split_once("sentinel://") {
+            Some((scheme, rest)) => sentinels(scheme.starts_with("rediss"), rest, authority)?,
             None => Self::Server(Box::new(server(url, authority).map_err(|error| error.to_string())?)),
         };
         Ok(address)
@@ -40,8 +39,8 @@ impl Address {
     }
 }
 
-fn read_authority(file: &Path) -> Result<Vec<u8>, String> {
-    fs::read(file).map_err(|error| format!("{}: {error}", file.display()))
+fn read_authority(file: &String) -> Result<Vec<u8>, String> {
+    fs::read(file).map_err(|error| format!("{file}: {error}"))
 }
 
 fn server(url: &str, authority: Option<Vec<u8>>) -> RedisResult<Client> {
@@ -56,7 +55,7 @@ fn server(url: &str, authority: Option<Vec<u8>>) -> RedisResult<Client> {
 }
 
 fn sentinels(tls: bool, rest: &str, authority: Option<Vec<u8>>) -> Result<Address, String> {
-    let form = "redis+sentinel://[user:password@]host:port,host:port/master-name[/db]";
+    let form = "redis-sentinel://[user:password@]host:port,host:port/master-name[/db]";
     let wrong = || format!("not of the form {form}");
     let (login, rest) = rest.rsplit_once('@').map_or((None, rest), |(login, rest)| (Some(login), rest));
     let (hosts, path) = rest.split_once('/').ok_or_else(wrong)?;
@@ -100,10 +99,12 @@ fn address(host_and_port: &str, tls: bool) -> Option<ConnectionAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parse(url: &str) -> Result<Address, String> {
-        Address::parse(&Settings { url: url.into(), ..Settings::default() })
+        Address::parse(&Settings { url: url.into(), ca_file: String::new(), timeout: Duration::from_secs(1) })
     }
 
     #[test]
@@ -111,7 +112,7 @@ mod tests {
         for url in ["redis://localhost", "rediss://user:secret@[::1]:6380/3"] {
             assert!(matches!(parse(url), Ok(Address::Server(_))), "{url}");
         }
-        for url in ["redis+sentinel://a:26379,b/main", "rediss+sentinel://:secret@a:1,b:2/main/4"] {
+        for url in ["redis+sentinel://a:26379,b/main", "rediss-sentinel://:secret@a:1,b:2/main/4"] {
             assert!(matches!(parse(url), Ok(Address::Sentinels(_))), "{url}");
         }
         for url in

@@ -11,7 +11,6 @@ mod keys;
 mod range;
 mod script;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +18,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, Script, ServerErrorKind, Value};
-use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
@@ -29,7 +27,7 @@ use self::keys::Keys;
 use super::{Outcome, Scan, State, StoreError, Txn};
 use crate::cluster::link::{Leased, Link};
 use crate::cluster::runtime::EngineRuntime;
-use crate::cluster::url::SecretUrl;
+use crate::config::Redis as Settings;
 
 const PART: &str = "redis";
 
@@ -38,22 +36,6 @@ const AT_ONCE: usize = 256;
 
 /// Redis does one thing at a time: larger calls are cut so that no one waits long for another.
 const KEYS_AT_ONCE: usize = 1_024;
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    pub url: SecretUrl,
-    /// The certificates to trust instead of the system's, in PEM.
-    pub ca_file: Option<PathBuf>,
-    /// How long a command may take.
-    pub timeout_ms: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { url: "redis://127.0.0.1:6379/0".into(), ca_file: None, timeout_ms: 2_000 }
-    }
-}
 
 pub struct RedisState {
     link: Arc<Link<MultiplexedConnection>>,
@@ -69,7 +51,7 @@ impl RedisState {
     pub fn open(settings: &Settings, prefix: &str, runtime: &EngineRuntime) -> Result<Self, String> {
         // Whichever crypto other dependencies bring along, this is the one to use.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let timeout = Duration::from_millis(settings.timeout_ms.max(1));
+        let timeout = settings.timeout;
         let connector = RedisConnector { address: Address::parse(settings)?, timeout, last: None };
         Ok(Self {
             link: Link::start(PART, runtime.handle(), connector),

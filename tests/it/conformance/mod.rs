@@ -2,6 +2,7 @@
 //! and a macro makes one test of every function for every engine. A fixture makes a fresh engine that shares nothing
 //! with any other, and opens it again with what was confirmed still there.
 
+mod cluster;
 mod embedded;
 mod state;
 
