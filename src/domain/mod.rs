@@ -1,11 +1,16 @@
 //! Plain types and rules, no I/O. What crosses two stages is defined here.
 
+pub mod draft;
+pub mod fault;
 pub mod operation;
 pub mod request;
 pub mod status;
 pub mod time;
+pub mod wire;
 pub mod workflow;
 
+pub use draft::{Draft, DraftError};
+pub use fault::Fault;
 pub use operation::{Operation, OperationKind, partition_of};
 pub use request::{Confirmation, DeliveryId, DeliveryRequest, Location, PackageInfo, PackageSize};
 pub use workflow::{Failure, ReasonCode, Status, StepName, StepState, Workflow};
