@@ -7,6 +7,7 @@ pub mod request;
 pub mod status;
 pub mod time;
 pub mod wire;
+pub mod window;
 pub mod workflow;
 
 pub use draft::{Draft, DraftError};

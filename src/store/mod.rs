@@ -12,8 +12,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub mod checkpoints;
 pub mod embedded;
 pub mod redis;
+pub mod workflows;
 
 /// Why the store did not answer. Always worth another try.
 #[derive(Debug, Clone, thiserror::Error)]

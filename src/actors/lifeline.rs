@@ -1,0 +1,75 @@
+//! How the Supervisor hears of an actor's end, a panic included: actix drops the actor in every case, and with it the
+//! lifeline it holds.
+//!
+//! Several actors may hold clones of one lifeline: then they live and die together (a reader, its scheduler and its
+//! checkpointer), and the Supervisor hears of it when the last of them is gone.
+
+use std::sync::Arc;
+
+use actix::prelude::*;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// Where ends are told: the child's name and which start of it ended.
+pub type Ends = mpsc::UnboundedSender<(String, u64)>;
+
+/// Held by every supervised actor.
+pub struct Lifeline {
+    ended: CancellationToken,
+    group: Arc<Group>,
+}
+
+struct Group {
+    name: String,
+    start: u64,
+    ends: Option<Ends>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(ends) = &self.ends {
+            // Nobody listens any more when the whole program ends.
+            let _ = ends.send((std::mem::take(&mut self.name), self.start));
+        }
+    }
+}
+
+impl Lifeline {
+    #[must_use]
+    pub fn new(name: String, start: u64, ends: Ends) -> Self {
+        Self { ended: CancellationToken::new(), group: Arc::new(Group { name, start, ends: Some(ends) }) }
+    }
+
+    /// For an actor that nobody watches, in tests.
+    #[must_use]
+    pub fn unwatched() -> Self {
+        let group = Group { name: String::new(), start: 0, ends: None };
+        Self { ended: CancellationToken::new(), group: Arc::new(group) }
+    }
+
+    /// A lifeline for another actor of the same group.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self { ended: self.ended.clone(), group: self.group.clone() }
+    }
+
+    /// Ends the group from outside.
+    #[must_use]
+    pub fn ender(&self) -> CancellationToken {
+        self.ended.clone()
+    }
+
+    /// To be called when the actor has started: it ends when another of its group does, or when it is told to.
+    pub fn bind<A: Actor<Context = Context<A>>>(&self, ctx: &mut Context<A>) {
+        let ended = self.ended.clone();
+        ctx.spawn(async move { ended.cancelled().await }.into_actor(&ActorMarker::<A>::new()).map(|(), _, ctx| {
+            ctx.terminate();
+        }));
+    }
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}

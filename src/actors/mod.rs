@@ -1,0 +1,15 @@
+//! What moves: one actor a file.
+//!
+//! The way of a request: [`writer`] → stream → [`reader`] → [`scheduler`] (whose steps are done by [`agent`]s) →
+//! [`checkpointer`]. What fails for good goes to the [`compensator`]. [`partitions`] decides which partitions this
+//! instance reads, [`supervisor`] starts and restarts everything.
+
+pub mod agent;
+pub mod checkpointer;
+pub mod lifeline;
+pub mod partitions;
+pub mod reader;
+pub mod scheduler;
+pub mod slot;
+pub mod supervisor;
+pub mod writer;

@@ -1,0 +1,157 @@
+//! The root of the actors. It starts every child, hears of each one's end through its [`Lifeline`] and starts it anew
+//! from durable state: at once the first time, with growing pauses when it keeps dying. Siblings do not notice.
+//!
+//! What was in a dead actor's hands is not lost: writers answer 503 to those that wait, partition readers begin again
+//! at their checkpoint, orders in an agent come back to the scheduler that sent them.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use actix::prelude::*;
+use rand::RngExt;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::lifeline::{Ends, Lifeline};
+use crate::alerts::{AlertKind, Alerts};
+
+/// An actor, or a few that live and die together, that can be started any number of times.
+pub struct Child {
+    pub name: String,
+    pub start: Box<dyn FnMut(Lifeline) + Send>,
+}
+
+impl Child {
+    pub fn new(name: impl Into<String>, start: impl FnMut(Lifeline) + Send + 'static) -> Self {
+        Self { name: name.into(), start: Box::new(start) }
+    }
+}
+
+/// Starts a child and keeps it running.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Watch(pub Child);
+
+/// Ends a child for good.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Retire(pub String);
+
+/// How often each child was started again.
+#[derive(Message)]
+#[rtype(result = "Vec<(String, u64)>")]
+pub struct Restarts;
+
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Ended(String, u64);
+
+/// After this long a child counts as healthy again.
+const HEALTHY_AFTER: Duration = Duration::from_secs(30);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+struct Watched {
+    child: Child,
+    starts: u64,
+    started: Instant,
+    /// Ends in a row, each soon after its start.
+    early_ends: u32,
+    ender: CancellationToken,
+}
+
+pub struct Supervisor {
+    children: HashMap<String, Watched>,
+    ends: Ends,
+    heard: Option<mpsc::UnboundedReceiver<(String, u64)>>,
+    alerts: Alerts,
+}
+
+impl Supervisor {
+    #[must_use]
+    pub fn new(alerts: Alerts) -> Self {
+        let (ends, heard) = mpsc::unbounded_channel();
+        Self { children: HashMap::new(), ends, heard: Some(heard), alerts }
+    }
+
+    fn start_child(&mut self, name: &str) {
+        if let Some(watched) = self.children.get_mut(name) {
+            watched.starts += 1;
+            watched.started = Instant::now();
+            let lifeline = Lifeline::new(name.to_owned(), watched.starts, self.ends.clone());
+            watched.ender = lifeline.ender();
+            (watched.child.start)(lifeline);
+        }
+    }
+
+    fn ended(&mut self, name: String, start: u64, ctx: &mut Context<Self>) {
+        let Some(watched) = self.children.get_mut(&name).filter(|w| w.starts == start) else { return };
+        watched.early_ends = if watched.started.elapsed() > HEALTHY_AFTER { 0 } else { watched.early_ends + 1 };
+        let pause = pause_before_restart(watched.early_ends);
+        self.alerts.raise(AlertKind::ActorRestarted, &name, format!("ended; started again in {pause:?}"));
+        metrics::counter!(crate::metrics::ACTOR_RESTARTS, "actor" => name.clone()).increment(1);
+        ctx.run_later(pause, move |me, _| me.start_child(&name));
+    }
+}
+
+fn pause_before_restart(early_ends: u32) -> Duration {
+    let longest = FIRST_PAUSE.saturating_mul(1 << early_ends.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
+    longest.mul_f64(rand::rng().random_range(0.5..=1.0))
+}
+
+impl Actor for Supervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        if let Some(mut heard) = self.heard.take() {
+            let me = ctx.address();
+            ctx.spawn(
+                async move {
+                    while let Some((name, start)) = heard.recv().await {
+                        me.do_send(Ended(name, start));
+                    }
+                }
+                .into_actor(self),
+            );
+        }
+    }
+}
+
+impl Handler<Watch> for Supervisor {
+    type Result = ();
+    fn handle(&mut self, Watch(child): Watch, _: &mut Context<Self>) {
+        let name = child.name.clone();
+        let ender = CancellationToken::new();
+        let watched = Watched { child, starts: 0, started: Instant::now(), early_ends: 0, ender };
+        if let Some(before) = self.children.insert(name.clone(), watched) {
+            before.ender.cancel();
+        }
+        self.start_child(&name);
+    }
+}
+
+impl Handler<Retire> for Supervisor {
+    type Result = ();
+    fn handle(&mut self, Retire(name): Retire, _: &mut Context<Self>) {
+        if let Some(watched) = self.children.remove(&name) {
+            watched.ender.cancel();
+        }
+    }
+}
+
+impl Handler<Ended> for Supervisor {
+    type Result = ();
+    fn handle(&mut self, Ended(name, start): Ended, ctx: &mut Context<Self>) {
+        self.ended(name, start, ctx);
+    }
+}
+
+impl Handler<Restarts> for Supervisor {
+    type Result = MessageResult<Restarts>;
+    fn handle(&mut self, _: Restarts, _: &mut Context<Self>) -> Self::Result {
+        let mut all: Vec<_> =
+            self.children.iter().map(|(name, w)| (name.clone(), w.starts.saturating_sub(1))).collect();
+        all.sort();
+        MessageResult(all)
+    }
+}

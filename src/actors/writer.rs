@@ -1,0 +1,215 @@
+//! The group commit in front of one stream: what arrives while a write is under way goes out together in the next
+//! one, as one entry. There is never a wait when nothing is under way.
+//!
+//! What it promises (G1, G5): an `Ok` is sent only after the engine confirmed the entry. What waits is bounded; what
+//! does not fit is refused at once. A caller that goes away does not take its lines along. When the engine is away
+//! the entry is written again until the deadline, since a broken connection leaves the fate of a write unknown and
+//! writing twice is harmless; then all that wait are told so.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use actix::prelude::*;
+use bytes::{Bytes, BytesMut};
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::lifeline::Lifeline;
+use super::slot::Slot;
+use crate::stream::{AppendError, Stream, Streams};
+
+/// Why lines were not taken.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Too much waits already. Nothing was written.
+    #[error("too many requests are waiting to be written")]
+    Full,
+    /// The engine is away. Whether something was written is not known.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// The bounds of one writer.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub waiting: usize,
+    pub batch_lines: usize,
+    pub batch_bytes: usize,
+    pub in_flight: usize,
+    pub timeout: Duration,
+}
+
+/// Whole lines that go into one entry.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Append {
+    pub lines: Bytes,
+    pub count: usize,
+    pub reply: oneshot::Sender<Result<(), WriteError>>,
+}
+
+#[derive(Message)]
+#[rtype(result = "Observed")]
+pub struct Observe;
+
+#[derive(Clone, Copy, Debug, Default, Serialize, MessageResponse)]
+#[serde(rename_all = "camelCase")]
+pub struct Observed {
+    pub waiting: usize,
+    pub writing: usize,
+    pub entries: u64,
+    pub lines: u64,
+    pub refused: u64,
+    pub failed: u64,
+}
+
+pub struct Writer {
+    stream: Stream,
+    streams: Arc<dyn Streams>,
+    limits: Limits,
+    waiting: VecDeque<Append>,
+    seen: Observed,
+    lifeline: Lifeline,
+}
+
+impl Writer {
+    #[must_use]
+    pub fn new(stream: Stream, streams: Arc<dyn Streams>, limits: Limits, lifeline: Lifeline) -> Self {
+        Self { stream, streams, limits, waiting: VecDeque::new(), seen: Observed::default(), lifeline }
+    }
+
+    /// Starts writes while there are lines and a place in flight.
+    fn pump(&mut self, ctx: &mut Context<Self>) {
+        while self.seen.writing < self.limits.in_flight && !self.waiting.is_empty() {
+            let (body, replies, lines) = self.gather();
+            self.seen.writing += 1;
+            let write = write(self.streams.clone(), self.stream, body, self.limits.timeout);
+            ctx.spawn(write.into_actor(self).map(move |written, me, ctx| {
+                me.seen.writing -= 1;
+                me.settle(written, replies, lines);
+                me.pump(ctx);
+            }));
+        }
+    }
+
+    fn gather(&mut self) -> (Bytes, Vec<oneshot::Sender<Result<(), WriteError>>>, usize) {
+        let mut body = BytesMut::new();
+        let (mut replies, mut lines) = (Vec::new(), 0);
+        while let Some(next) = self.waiting.front() {
+            let fits = lines + next.count <= self.limits.batch_lines
+                && body.len() + next.lines.len() <= self.limits.batch_bytes;
+            if lines > 0 && !fits {
+                break;
+            }
+            if let Some(next) = self.waiting.pop_front() {
+                lines += next.count;
+                body.extend_from_slice(&next.lines);
+                replies.push(next.reply);
+            }
+        }
+        self.seen.waiting -= lines;
+        (body.freeze(), replies, lines)
+    }
+
+    fn settle(
+        &mut self,
+        written: Result<(), AppendError>,
+        replies: Vec<oneshot::Sender<Result<(), WriteError>>>,
+        lines: usize,
+    ) {
+        let answer = written.map_err(|error| WriteError::Unavailable(error.to_string()));
+        if let Err(error) = &answer {
+            tracing::warn!(stream = ?self.stream, lines, %error, "entry not written");
+            self.seen.failed += lines as u64;
+        } else {
+            self.seen.entries += 1;
+            self.seen.lines += lines as u64;
+        }
+        for reply in replies {
+            // A caller that went away wants no answer; its lines are written all the same.
+            let _ = reply.send(answer.clone());
+        }
+        if let Err(error) = answer {
+            // All that wait have waited for the same engine: a quick answer lets the clients slow down.
+            self.seen.waiting = 0;
+            for waiting in self.waiting.drain(..) {
+                let _ = waiting.reply.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+/// Writes an entry, again and again until the deadline while the engine is away.
+async fn write(streams: Arc<dyn Streams>, stream: Stream, body: Bytes, timeout: Duration) -> Result<(), AppendError> {
+    let deadline = Instant::now() + timeout;
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let error = match tokio::time::timeout(left, streams.append(stream, body.clone())).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error @ AppendError::Unavailable { .. })) => error,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(AppendError::TimedOut(timeout)),
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(error);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+impl Actor for Writer {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        // Lines are bounded here, so messages are too; the mailbox must not refuse what this bound still allows.
+        ctx.set_mailbox_capacity(self.limits.waiting);
+        self.lifeline.bind(ctx);
+    }
+}
+
+impl Handler<Append> for Writer {
+    type Result = ();
+    fn handle(&mut self, append: Append, ctx: &mut Context<Self>) {
+        if self.seen.waiting + append.count > self.limits.waiting {
+            self.seen.refused += append.count as u64;
+            let _ = append.reply.send(Err(WriteError::Full));
+            return;
+        }
+        self.seen.waiting += append.count;
+        self.waiting.push_back(append);
+        self.pump(ctx);
+    }
+}
+
+impl Handler<Observe> for Writer {
+    type Result = Observed;
+    fn handle(&mut self, _: Observe, _: &mut Context<Self>) -> Observed {
+        self.seen
+    }
+}
+
+/// What callers hold: it finds the writer in place, whichever incarnation that is.
+#[derive(Clone, Default)]
+pub struct WriterHandle {
+    pub slot: Slot<Writer>,
+}
+
+impl WriterHandle {
+    /// Comes back when the lines are durable. Dropping the future does not take them back.
+    ///
+    /// # Errors
+    /// When they were not taken or not confirmed.
+    pub async fn append(&self, lines: Bytes, count: usize) -> Result<(), WriteError> {
+        let away = || WriteError::Unavailable("the writer is being started again".to_owned());
+        let (reply, answer) = oneshot::channel();
+        let writer = self.slot.get().ok_or_else(away)?;
+        match writer.try_send(Append { lines, count, reply }) {
+            Ok(()) => answer.await.unwrap_or_else(|_| Err(away())),
+            Err(SendError::Full(_)) => Err(WriteError::Full),
+            Err(SendError::Closed(_)) => Err(away()),
+        }
+    }
+}
