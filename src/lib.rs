@@ -17,8 +17,11 @@
 pub mod app;
 pub mod cli;
 pub mod cluster;
+pub mod actors;
+pub mod alerts;
 pub mod config;
 pub mod domain;
+pub mod metrics;
 pub mod services;
 pub mod store;
 pub mod stream;

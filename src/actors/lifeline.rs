@@ -62,9 +62,8 @@ impl Lifeline {
     /// To be called when the actor has started: it ends when another of its group does, or when it is told to.
     pub fn bind<A: Actor<Context = Context<A>>>(&self, ctx: &mut Context<A>) {
         let ended = self.ended.clone();
-        ctx.spawn(async move { ended.cancelled().await }.into_actor(&ActorMarker::<A>::new()).map(|(), _, ctx| {
-            ctx.terminate();
-        }));
+        let end = actix::fut::wrap_future::<_, A>(async move { ended.cancelled().await });
+        ctx.spawn(end.map(|(), _, ctx| ctx.terminate()));
     }
 }
 

@@ -5,6 +5,7 @@
 //! instance reads, [`supervisor`] starts and restarts everything.
 
 pub mod agent;
+pub mod backoff;
 pub mod checkpointer;
 pub mod lifeline;
 pub mod partitions;

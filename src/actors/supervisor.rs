@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use actix::prelude::*;
-use rand::RngExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::backoff::Backoff;
 use super::lifeline::{Ends, Lifeline};
 use crate::alerts::{AlertKind, Alerts};
 
@@ -48,8 +48,7 @@ struct Ended(String, u64);
 
 /// After this long a child counts as healthy again.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const RESTART: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(10) };
 
 struct Watched {
     child: Child,
@@ -87,16 +86,11 @@ impl Supervisor {
     fn ended(&mut self, name: String, start: u64, ctx: &mut Context<Self>) {
         let Some(watched) = self.children.get_mut(&name).filter(|w| w.starts == start) else { return };
         watched.early_ends = if watched.started.elapsed() > HEALTHY_AFTER { 0 } else { watched.early_ends + 1 };
-        let pause = pause_before_restart(watched.early_ends);
+        let pause = RESTART.pause(watched.early_ends);
         self.alerts.raise(AlertKind::ActorRestarted, &name, format!("ended; started again in {pause:?}"));
         metrics::counter!(crate::metrics::ACTOR_RESTARTS, "actor" => name.clone()).increment(1);
         ctx.run_later(pause, move |me, _| me.start_child(&name));
     }
-}
-
-fn pause_before_restart(early_ends: u32) -> Duration {
-    let longest = FIRST_PAUSE.saturating_mul(1 << early_ends.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
-    longest.mul_f64(rand::rng().random_range(0.5..=1.0))
 }
 
 impl Actor for Supervisor {

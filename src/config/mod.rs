@@ -260,6 +260,14 @@ impl Settings {
         mask::to_toml(self)
     }
 
+    /// The number at the end of the pod's name (`scheduler-3`), which static assignment goes by.
+    #[must_use]
+    pub fn ordinal(&self) -> Option<u32> {
+        let host = std::env::var("HOSTNAME").unwrap_or_default();
+        let name = if self.partitions.pod_name.is_empty() { &host } else { &self.partitions.pod_name };
+        name.rsplit('-').next()?.parse().ok()
+    }
+
     #[must_use]
     pub fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)

@@ -40,6 +40,12 @@ pub enum StepError {
 pub trait Service {
     fn step(&self) -> StepName;
 
+    /// The most orders of one call. One where each order takes its own time (another machine, injected latency), so
+    /// that a slow one holds up nobody.
+    fn max_batch(&self) -> usize {
+        usize::MAX
+    }
+
     /// Does the step for every order; the answers are in the orders' order.
     async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>>;
 

@@ -1,0 +1,369 @@
+//! The supervised actor in front of one backend service: one for each of the five.
+//!
+//! It gathers the orders that wait into one call of the service, bounds the calls at once, gives each a time-out,
+//! tries failures that may pass again with growing, jittered pauses, and stops calling for a while when nothing but
+//! failures comes back (the circuit breaker). All of it ends at the order's complete-by.
+//!
+//! Every order gets an answer. When the agent itself dies, what it held is dropped, and each dropped order answers
+//! [`Answer::Lost`] on its way out: the one who sent it sends it again to the agent's successor. That is safe because
+//! services are idempotent. A time-out or a failure that lasted is an unknown outcome, not a failure: the call may
+//! have had its effect, so the step is undone like one that was done.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Instant;
+
+use actix::prelude::*;
+use serde::Serialize;
+
+use super::backoff::Backoff;
+use super::lifeline::Lifeline;
+use super::slot::Slot;
+use crate::alerts::{AlertKind, Alerts};
+use crate::config;
+use crate::domain::time::{Timestamp, now};
+use crate::domain::workflow::Output;
+use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
+use crate::services::{Order, Service, StepError};
+
+/// To do a step, or to undo it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Call {
+    Execute,
+    Cancel,
+}
+
+/// Orders for the agent. The answers come to `reply`, each when it is there.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Orders {
+    pub call: Call,
+    pub orders: Vec<Order>,
+    /// After this no further try is made.
+    pub complete_by: Timestamp,
+    pub reply: Recipient<Answers>,
+}
+
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Answers {
+    pub step: StepName,
+    pub call: Call,
+    pub answers: Vec<(DeliveryId, Answer)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    Done(Output),
+    /// Not an end: a try failed and another follows.
+    Retrying(Failure),
+    Refused(Failure),
+    /// The tries are used up; whether the step happened is not known.
+    GaveUp(Failure),
+    /// The agent died with it.
+    Lost,
+}
+
+/// Stops calling the service, or goes on.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Pause(pub bool);
+
+#[derive(Message)]
+#[rtype(result = "Observed")]
+pub struct Observe;
+
+#[derive(Clone, Debug, Serialize, MessageResponse)]
+#[serde(rename_all = "camelCase")]
+pub struct Observed {
+    pub service: StepName,
+    pub breaker: &'static str,
+    pub paused: bool,
+    pub queued: usize,
+    pub running: usize,
+    pub retrying: usize,
+    pub done: u64,
+    pub refused: u64,
+    pub gave_up: u64,
+    pub failures: u64,
+}
+
+/// One order on its way through the agent.
+struct Pending {
+    order: Order,
+    call: Call,
+    attempts: u32,
+    complete_by: Timestamp,
+    step: StepName,
+    reply: Option<Recipient<Answers>>,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.take() {
+            let answers = vec![(self.order.id.clone(), Answer::Lost)];
+            reply.do_send(Answers { step: self.step, call: self.call, answers });
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Breaker {
+    Closed { failures: u32 },
+    Open { until: Instant },
+    /// One call is let through to see whether the service is back.
+    Trying,
+}
+
+pub struct Agent {
+    service: Rc<dyn Service>,
+    settings: config::Agent,
+    queues: [VecDeque<Pending>; 2],
+    breaker: Breaker,
+    calls: usize,
+    seen: Observed,
+    alerts: Alerts,
+    lifeline: Lifeline,
+}
+
+impl Agent {
+    #[must_use]
+    pub fn new(service: Rc<dyn Service>, settings: config::Agent, alerts: Alerts, lifeline: Lifeline) -> Self {
+        let seen = Observed {
+            service: service.step(),
+            breaker: "closed",
+            paused: false,
+            queued: 0,
+            running: 0,
+            retrying: 0,
+            done: 0,
+            refused: 0,
+            gave_up: 0,
+            failures: 0,
+        };
+        let breaker = Breaker::Closed { failures: 0 };
+        Self { service, settings, queues: Default::default(), breaker, calls: 0, seen, alerts, lifeline }
+    }
+
+    /// Starts calls while orders wait and a call is free.
+    fn pump(&mut self, ctx: &mut Context<Self>) {
+        while !self.seen.paused && self.calls < self.settings.concurrency && self.may_call() {
+            let Some(batch) = self.gather() else { return };
+            if matches!(self.breaker, Breaker::Open { .. }) {
+                self.breaker = Breaker::Trying;
+            }
+            self.calls += 1;
+            self.seen.running += batch.len();
+            let (service, timeout) = (self.service.clone(), self.settings.timeout);
+            let call = async move {
+                let results = match tokio::time::timeout(timeout, run(&*service, &batch)).await {
+                    Ok(results) => results,
+                    Err(_) => vec![Err(StepError::Transient(format!("no answer within {timeout:?}"))); batch.len()],
+                };
+                (batch, results)
+            };
+            ctx.spawn(call.into_actor(self).map(|(batch, results), me, ctx| {
+                me.calls -= 1;
+                me.seen.running -= batch.len();
+                me.settle(batch, results, ctx);
+                me.pump(ctx);
+            }));
+        }
+    }
+
+    fn may_call(&self) -> bool {
+        match self.breaker {
+            Breaker::Closed { .. } => true,
+            Breaker::Open { until } => Instant::now() >= until,
+            Breaker::Trying => false,
+        }
+    }
+
+    /// The orders of the next call: to undo goes before to do, since it frees what others wait for.
+    fn gather(&mut self) -> Option<Vec<Pending>> {
+        let queue = self.queues.iter_mut().rev().find(|q| !q.is_empty())?;
+        let most = self.settings.batch.min(self.service.max_batch()).max(1);
+        let batch: Vec<Pending> = queue.drain(..queue.len().min(most)).collect();
+        self.seen.queued -= batch.len();
+        Some(batch)
+    }
+
+    fn settle(&mut self, batch: Vec<Pending>, results: Vec<Result<Output, StepError>>, ctx: &mut Context<Self>) {
+        let failed = results.iter().all(|r| matches!(r, Err(StepError::Transient(_))));
+        self.count_call(failed);
+        let mut replies: HashMap<Recipient<Answers>, Vec<(DeliveryId, Answer)>> = HashMap::new();
+        let call = batch.first().map_or(Call::Execute, |p| p.call);
+        for (mut pending, result) in batch.into_iter().zip(results) {
+            let id = pending.order.id.clone();
+            let answer = match result {
+                Ok(output) => {
+                    self.seen.done += 1;
+                    Answer::Done(output)
+                }
+                Err(StepError::Refused(failure)) => {
+                    self.seen.refused += 1;
+                    Answer::Refused(failure)
+                }
+                Err(StepError::Transient(text)) => {
+                    self.seen.failures += 1;
+                    let failure = Failure::new(ReasonCode::ServiceUnavailable, text);
+                    if self.may_retry(&pending) {
+                        if let Some(reply) = &pending.reply {
+                            replies.entry(reply.clone()).or_default().push((id, Answer::Retrying(failure)));
+                        }
+                        self.retry(pending, ctx);
+                        continue;
+                    }
+                    self.seen.gave_up += 1;
+                    Answer::GaveUp(failure)
+                }
+            };
+            if let Some(reply) = pending.reply.take() {
+                replies.entry(reply).or_default().push((id, answer));
+            }
+        }
+        for (reply, answers) in replies {
+            reply.do_send(Answers { step: self.seen.service, call, answers });
+        }
+    }
+
+    fn count_call(&mut self, failed: bool) {
+        let failures = match (self.breaker, failed) {
+            (_, false) => 0,
+            (Breaker::Closed { failures }, true) => failures + 1,
+            (_, true) => self.settings.breaker_failures,
+        };
+        let subject = self.seen.service.as_str();
+        if failures >= self.settings.breaker_failures {
+            let until = Instant::now() + self.settings.breaker_open;
+            self.alerts.raise(AlertKind::BreakerOpen, subject, "nothing but failures; calls are held back for a while");
+            self.breaker = Breaker::Open { until };
+        } else {
+            if !matches!(self.breaker, Breaker::Closed { .. }) {
+                self.alerts.clear(AlertKind::BreakerOpen, subject);
+            }
+            self.breaker = Breaker::Closed { failures };
+        }
+    }
+
+    fn may_retry(&self, pending: &Pending) -> bool {
+        pending.attempts < self.settings.attempts && now() < pending.complete_by
+    }
+
+    fn retry(&mut self, mut pending: Pending, ctx: &mut Context<Self>) {
+        let backoff = Backoff { first: self.settings.backoff, longest: self.settings.max_backoff };
+        let pause = backoff.pause(pending.attempts);
+        pending.attempts += 1;
+        self.seen.retrying += 1;
+        ctx.run_later(pause, move |me, ctx| {
+            me.seen.retrying -= 1;
+            me.enqueue(pending);
+            me.pump(ctx);
+        });
+    }
+
+    fn enqueue(&mut self, pending: Pending) {
+        self.seen.queued += 1;
+        self.queues[pending.call as usize].push_back(pending);
+    }
+
+    /// What waits past its complete-by behind an open breaker or a slow service is given up.
+    fn sweep(&mut self, ctx: &mut Context<Self>) {
+        let at = now();
+        let mut late = Vec::new();
+        for queue in &mut self.queues {
+            if queue.iter().any(|p| p.complete_by < at) {
+                let (over, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|p| p.complete_by < at);
+                queue.extend(kept);
+                late.extend(over);
+            }
+        }
+        self.seen.queued -= late.len();
+        self.seen.gave_up += late.len() as u64;
+        for mut pending in late {
+            if let Some(reply) = pending.reply.take() {
+                let text = "the service could not be called before the time was up";
+                let answer = Answer::GaveUp(Failure::new(ReasonCode::ServiceUnavailable, text));
+                let answers = vec![(pending.order.id.clone(), answer)];
+                reply.do_send(Answers { step: self.seen.service, call: pending.call, answers });
+            }
+        }
+        self.pump(ctx);
+    }
+}
+
+async fn run(service: &dyn Service, batch: &[Pending]) -> Vec<Result<Output, StepError>> {
+    let orders: Vec<Order> = batch.iter().map(|p| p.order.clone()).collect();
+    match batch.first().map(|p| p.call) {
+        Some(Call::Cancel) => {
+            service.cancel(&orders).await.into_iter().map(|r| r.map(|()| Output::Nothing)).collect()
+        }
+        _ => service.execute(&orders).await,
+    }
+}
+
+impl Actor for Agent {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.lifeline.bind(ctx);
+        ctx.run_interval(std::time::Duration::from_millis(100), Self::sweep);
+    }
+}
+
+impl Handler<Orders> for Agent {
+    type Result = ();
+    fn handle(&mut self, orders: Orders, ctx: &mut Context<Self>) {
+        let Orders { call, orders, complete_by, reply } = orders;
+        for order in orders {
+            let (step, reply) = (self.seen.service, Some(reply.clone()));
+            self.enqueue(Pending { order, call, attempts: 1, complete_by, step, reply });
+        }
+        self.pump(ctx);
+    }
+}
+
+impl Handler<Pause> for Agent {
+    type Result = ();
+    fn handle(&mut self, Pause(paused): Pause, ctx: &mut Context<Self>) {
+        self.seen.paused = paused;
+        self.pump(ctx);
+    }
+}
+
+impl Handler<Observe> for Agent {
+    type Result = Observed;
+    fn handle(&mut self, _: Observe, _: &mut Context<Self>) -> Observed {
+        let breaker = match self.breaker {
+            Breaker::Closed { .. } => "closed",
+            Breaker::Open { .. } => "open",
+            Breaker::Trying => "half-open",
+        };
+        Observed { breaker, ..self.seen.clone() }
+    }
+}
+
+/// The five agents, wherever they are at the moment.
+#[derive(Clone, Default)]
+pub struct Agents {
+    slots: [Slot<Agent>; 5],
+}
+
+impl Agents {
+    #[must_use]
+    pub fn slot(&self, step: StepName) -> &Slot<Agent> {
+        &self.slots[step.index()]
+    }
+
+    /// Hands orders to an agent; when it is just being replaced they come back as [`Answer::Lost`].
+    pub fn send(&self, step: StepName, orders: Orders) {
+        match self.slot(step).get() {
+            // Past the mailbox's bound: what is on its way to the agents is bounded by the readers' windows.
+            Some(agent) => agent.do_send(orders),
+            None => {
+                let answers = orders.orders.into_iter().map(|o| (o.id, Answer::Lost)).collect();
+                orders.reply.do_send(Answers { step, call: orders.call, answers });
+            }
+        }
+    }
+}

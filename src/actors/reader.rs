@@ -1,0 +1,422 @@
+//! Reads one share of one partition and feeds its operations to a flow, in the stream's order.
+//!
+//! - **At least once.** Reading begins after the saved checkpoint, so what a crash left unfinished comes again.
+//! - **Nothing is dropped.** A line that cannot be parsed is parked among the dead letters, with the reason, and only
+//!   then counts as finished. Entries that are gone before they were read raise an alert.
+//! - **Bounded.** At most `window` operations are in flight; more is read only as they finish. In batch mode the next
+//!   entries are read only when all of the last ones are finished.
+//! - **By itself.** When the engine is away the reader opens the stream again at its own place until it works. When it
+//!   dies, its flow and its checkpointer die with it and all three begin again at the checkpoint.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::backoff::Backoff;
+use super::checkpointer::{Checkpointer, Finished, Opened};
+use super::lifeline::Lifeline;
+use crate::alerts::{AlertKind, Alerts};
+use crate::config::Mode;
+use crate::domain::Operation;
+use crate::domain::operation::reader_of;
+use crate::domain::time::{Timestamp, now};
+use crate::store::checkpoints::{Checkpoints, Lease};
+use crate::stream::{DeadLetter, Entry, From, ReadError, Stream, StreamReader, Streams};
+
+/// One operation and the entry it came in.
+#[derive(Clone, Debug)]
+pub struct Work {
+    pub offset: u64,
+    pub operation: Operation,
+}
+
+/// Operations for the flow, in order. It tells the checkpointer of each one's end.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Offer(pub Vec<Work>);
+
+/// So many operations are finished: as many more may be read.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Credit(pub usize);
+
+/// The checkpoint was saved; what is before it is not needed any more.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Saved(pub u64);
+
+/// Whom to feed. Sent once, since the three know each other.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Begin {
+    pub flow: Recipient<Offer>,
+    pub checkpointer: Addr<Checkpointer>,
+}
+
+/// Stops reading; answers when nothing is in flight.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Drain;
+
+/// Stops reading for a while, or goes on.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Pause(pub bool);
+
+#[derive(Message)]
+#[rtype(result = "Observed")]
+pub struct Observe;
+
+#[derive(Clone, Copy, Debug, Default, Serialize, MessageResponse)]
+#[serde(rename_all = "camelCase")]
+pub struct Observed {
+    pub partition: u32,
+    pub reader: u32,
+    pub epoch: u64,
+    pub paused: bool,
+    pub in_flight: usize,
+    pub read: u64,
+    pub dead_letters: u64,
+    /// The next entry to be read.
+    pub next_offset: u64,
+    /// When the entry read last was written; what is newer is lag.
+    pub last_entry_at: Option<Timestamp>,
+}
+
+#[derive(Clone)]
+pub struct Plan {
+    pub lease: Lease,
+    pub readers: u32,
+    pub window: usize,
+    pub mode: Mode,
+    /// The last finished offset.
+    pub checkpoint: Option<u64>,
+}
+
+pub struct Reader {
+    plan: Plan,
+    stream: Stream,
+    streams: Arc<dyn Streams>,
+    checkpoints: Checkpoints,
+    source: Source,
+    /// The next offset wanted; none before anything is known of the stream.
+    next: Option<u64>,
+    begun: Option<Begin>,
+    draining: Vec<oneshot::Sender<()>>,
+    stopped: bool,
+    failures: u32,
+    seen: Observed,
+    alerts: Alerts,
+    lifeline: Lifeline,
+}
+
+enum Source {
+    Closed,
+    /// A future holds it and comes back with entries.
+    Busy,
+    Open(Box<dyn StreamReader>),
+}
+
+impl Reader {
+    #[must_use]
+    pub fn new(
+        plan: Plan,
+        streams: Arc<dyn Streams>,
+        checkpoints: Checkpoints,
+        alerts: Alerts,
+        lifeline: Lifeline,
+    ) -> Self {
+        let share = plan.lease.share;
+        let next = plan.checkpoint.map(|done| done + 1);
+        let seen = Observed {
+            partition: share.partition,
+            reader: share.reader,
+            epoch: plan.lease.epoch,
+            next_offset: next.unwrap_or(0),
+            ..Observed::default()
+        };
+        Self {
+            stream: Stream::Requests(share.partition),
+            plan,
+            streams,
+            checkpoints,
+            source: Source::Closed,
+            next,
+            begun: None,
+            draining: Vec::new(),
+            stopped: false,
+            failures: 0,
+            seen,
+            alerts,
+            lifeline,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        match self.plan.mode {
+            Mode::Batch => self.seen.in_flight == 0,
+            Mode::Stream | Mode::Queue => self.seen.in_flight < self.plan.window,
+        }
+    }
+
+    /// Opens or reads on, when there is room for more.
+    fn pull(&mut self, ctx: &mut Context<Self>) {
+        if self.begun.is_none() || self.stopped || self.seen.paused || !self.has_room() {
+            return;
+        }
+        match std::mem::replace(&mut self.source, Source::Busy) {
+            Source::Busy => {}
+            Source::Closed => {
+                let open = open(self.streams.clone(), self.checkpoints.clone(), self.plan.lease, self.next);
+                ctx.spawn(open.into_actor(self).map(|opened, me, ctx| me.opened(opened, ctx)));
+            }
+            Source::Open(mut source) => {
+                let read = async move { (source.next().await, source) };
+                ctx.spawn(read.into_actor(self).map(|(entries, source), me, ctx| match entries {
+                    Ok(entries) => {
+                        me.source = Source::Open(source);
+                        me.failures = 0;
+                        me.take(entries, ctx);
+                        me.pull(ctx);
+                    }
+                    Err(error) => me.failed(&error, ctx),
+                }));
+            }
+        }
+    }
+
+    fn opened(&mut self, opened: Result<Opening, ReadError>, ctx: &mut Context<Self>) {
+        match opened {
+            Ok(Opening { source, next, shrunk }) => {
+                if let Some(text) = shrunk {
+                    self.alerts.raise(AlertKind::StreamMissing, format!("{:?}", self.stream), text);
+                }
+                self.source = Source::Open(source);
+                self.next = next;
+                self.pull(ctx);
+            }
+            Err(error) => self.failed(&error, ctx),
+        }
+    }
+
+    fn failed(&mut self, error: &ReadError, ctx: &mut Context<Self>) {
+        self.source = Source::Closed;
+        self.failures += 1;
+        if self.failures == 1 {
+            tracing::warn!(share = %self.plan.lease.share, %error, "reading failed; trying until it works");
+        }
+        ctx.run_later(Backoff::ENGINE.pause(self.failures), Self::pull);
+    }
+
+    fn take(&mut self, entries: Vec<Entry>, ctx: &mut Context<Self>) {
+        let Some(Begin { flow, checkpointer }) = &self.begun else { return };
+        let (flow, checkpointer) = (flow.clone(), checkpointer.clone());
+        let mut works = Vec::new();
+        for entry in entries {
+            if self.next.is_some_and(|next| entry.offset < next) {
+                continue;
+            }
+            self.check_gap(entry.offset);
+            self.next = Some(entry.offset + 1);
+            self.seen.next_offset = entry.offset + 1;
+            self.seen.last_entry_at = Some(entry.at);
+            let (operations, unreadable) = parse(&entry, self.plan.lease.share.reader, self.plan.readers);
+            let count = operations.len() + unreadable.len();
+            self.seen.in_flight += count;
+            self.seen.read += count as u64;
+            // Before the flow hears of it, so that the end of an operation never comes before its beginning.
+            checkpointer
+                .do_send(Opened { offset: entry.offset, operations: u32::try_from(count).unwrap_or(u32::MAX) });
+            works.extend(operations.into_iter().map(|operation| Work { offset: entry.offset, operation }));
+            if !unreadable.is_empty() {
+                self.park(entry.offset, unreadable, &checkpointer, ctx);
+            }
+        }
+        if !works.is_empty() {
+            flow.do_send(Offer(works));
+        }
+    }
+
+    fn check_gap(&self, offset: u64) {
+        let wanted = self.next.unwrap_or(0);
+        if offset > wanted {
+            let text = format!("entries {wanted} to {} were gone before they were read", offset - 1);
+            self.alerts.raise(AlertKind::StreamGap, format!("{:?}", self.stream), text);
+        }
+    }
+
+    /// Puts lines nobody can read among the dead letters, and only then counts them as finished.
+    fn park(
+        &mut self,
+        offset: u64,
+        letters: Vec<DeadLetter>,
+        checkpointer: &Addr<Checkpointer>,
+        ctx: &mut Context<Self>,
+    ) {
+        self.seen.dead_letters += letters.len() as u64;
+        for letter in &letters {
+            self.alerts.raise(AlertKind::DeadLetter, &letter.source, &letter.reason);
+        }
+        let body = dead_letter_lines(&letters);
+        let (streams, checkpointer) = (self.streams.clone(), checkpointer.clone());
+        let count = u32::try_from(letters.len()).unwrap_or(u32::MAX);
+        let park = async move {
+            Backoff::ENGINE
+                .until_ok("parking a dead letter", async || streams.append(Stream::DeadLetters, body.clone()).await)
+                .await;
+            checkpointer.do_send(Finished(vec![(offset, count)]));
+        };
+        ctx.spawn(park.into_actor(self));
+    }
+
+    fn answer_drained(&mut self) {
+        if self.stopped && self.seen.in_flight == 0 {
+            for waiting in self.draining.drain(..) {
+                let _ = waiting.send(());
+            }
+        }
+    }
+}
+
+/// Dead letters as the body of one entry.
+#[must_use]
+pub fn dead_letter_lines(letters: &[DeadLetter]) -> Bytes {
+    let mut body = Vec::new();
+    for letter in letters {
+        // Plain data to memory cannot fail.
+        let _ = serde_json::to_writer(&mut body, letter);
+        body.push(b'\n');
+    }
+    body.into()
+}
+
+/// The operations of an entry that belong to this reader, and the lines that are no operations; those belong to the
+/// first reader.
+fn parse(entry: &Entry, reader: u32, readers: u32) -> (Vec<Operation>, Vec<DeadLetter>) {
+    let (mut operations, mut unreadable) = (Vec::new(), Vec::new());
+    for (index, line) in entry.body.split(|b| *b == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
+        match serde_json::from_slice::<Operation>(line) {
+            Ok(operation) if reader_of(operation.id.as_str(), readers) == reader => operations.push(operation),
+            Ok(_) => {}
+            Err(error) if reader == 0 => unreadable.push(DeadLetter {
+                at: now(),
+                source: format!("requests@{}:{index}", entry.offset),
+                reason: format!("not an operation: {error}"),
+                body: String::from_utf8_lossy(line).into_owned(),
+            }),
+            Err(_) => {}
+        }
+    }
+    (operations, unreadable)
+}
+
+struct Opening {
+    source: Box<dyn StreamReader>,
+    next: Option<u64>,
+    /// What is wrong with the stream, if it is not the one the checkpoint was made for.
+    shrunk: Option<String>,
+}
+
+/// Opens the stream after the checkpoint. A stream that is gone is made anew; one that ends before the checkpoint is
+/// another stream than the one that was read. Either is read from its beginning: what is done already is skipped.
+async fn open(
+    streams: Arc<dyn Streams>,
+    checkpoints: Checkpoints,
+    lease: Lease,
+    next: Option<u64>,
+) -> Result<Opening, ReadError> {
+    let stream = Stream::Requests(lease.share.partition);
+    let away = |part, reason| ReadError::Unavailable { part, reason };
+    let shrunk = match streams.bounds(stream).await {
+        Ok(bounds) if next.is_none_or(|next| next <= bounds.next) => None,
+        Ok(bounds) => Some(format!(
+            "the stream ends at {} but was read up to {}: it is read from its beginning",
+            bounds.next,
+            next.unwrap_or(0)
+        )),
+        Err(ReadError::Missing(_)) => {
+            streams.ensure(stream).await.map_err(|e| away("stream", e.to_string()))?;
+            Some("the stream was gone and was made anew; what was not read of it is lost".to_owned())
+        }
+        Err(error) => return Err(error),
+    };
+    let next = if shrunk.is_some() {
+        checkpoints.reset(lease).await.map_err(|e| away("store", e.to_string()))?;
+        None
+    } else {
+        next
+    };
+    let source = streams.read(stream, next.map_or(From::First, From::Offset)).await?;
+    Ok(Opening { source, next, shrunk })
+}
+
+impl Actor for Reader {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.lifeline.bind(ctx);
+    }
+}
+
+impl Handler<Begin> for Reader {
+    type Result = ();
+    fn handle(&mut self, begin: Begin, ctx: &mut Context<Self>) {
+        self.begun = Some(begin);
+        self.pull(ctx);
+    }
+}
+
+impl Handler<Credit> for Reader {
+    type Result = ();
+    fn handle(&mut self, Credit(finished): Credit, ctx: &mut Context<Self>) {
+        self.seen.in_flight = self.seen.in_flight.saturating_sub(finished);
+        self.answer_drained();
+        self.pull(ctx);
+    }
+}
+
+impl Handler<Saved> for Reader {
+    type Result = ();
+    fn handle(&mut self, Saved(offset): Saved, ctx: &mut Context<Self>) {
+        // With several readers the slowest decides, and only the engine's own retention knows it.
+        if self.plan.readers == 1 {
+            let (streams, stream) = (self.streams.clone(), self.stream);
+            ctx.spawn(async move { streams.release(stream, offset + 1).await }.into_actor(self));
+        }
+    }
+}
+
+impl Handler<Drain> for Reader {
+    type Result = ResponseFuture<()>;
+    fn handle(&mut self, _: Drain, _: &mut Context<Self>) -> Self::Result {
+        self.stopped = true;
+        let (reply, drained) = oneshot::channel();
+        self.draining.push(reply);
+        self.answer_drained();
+        Box::pin(async move {
+            let _ = drained.await;
+        })
+    }
+}
+
+impl Handler<Pause> for Reader {
+    type Result = ();
+    fn handle(&mut self, Pause(paused): Pause, ctx: &mut Context<Self>) {
+        self.seen.paused = paused;
+        self.pull(ctx);
+    }
+}
+
+impl Handler<Observe> for Reader {
+    type Result = Observed;
+    fn handle(&mut self, _: Observe, _: &mut Context<Self>) -> Observed {
+        self.seen
+    }
+}
+
+/// How long a drain may take before what is in flight is left to the replay.
+pub const DRAIN: Duration = Duration::from_secs(10);

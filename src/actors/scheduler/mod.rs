@@ -1,0 +1,346 @@
+//! Runs the workflows of one share: as many at once as the reader's window lets in, never one waiting for another,
+//! except that the operations on one delivery take effect one after the other (G9).
+//!
+//! The way of an operation: it waits behind others of its delivery; its record is loaded, together with those of all
+//! that arrived meanwhile; its steps are ordered from the agents, each answer leading to the next step; when it is
+//! through, its record is saved, together with all that are through by then ([`save`]); its changes go to the status
+//! stream, a failed one to the failed-operations queue; only then is it told to the checkpointer.
+//!
+//! What a crash does: nothing of this is kept in memory alone. The operation is read again; a record that is settled
+//! makes it a skip, one that is half-done is resumed at its first open step, and steps are idempotent. A record in the
+//! store that somebody else changed meanwhile is loaded again and looked at anew.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use serde::Serialize;
+
+use super::agent::{Agents, Answer, Answers, Call, Orders};
+use super::backoff::Backoff;
+use super::checkpointer::Finished;
+use super::lifeline::Lifeline;
+use super::reader::{Offer, Work};
+use super::writer::WriterHandle;
+use crate::domain::time::{Timestamp, later, now};
+use crate::domain::workflow::Event;
+use crate::domain::{DeliveryId, OperationKind, Status, StepName, StepState, Workflow};
+use crate::services::Order;
+use crate::store::StoreError;
+use crate::store::workflows::{Stored, Workflows};
+use crate::stream::Queues;
+
+mod save;
+
+/// What a scheduler works with.
+#[derive(Clone)]
+pub struct Parts {
+    pub workflows: Workflows,
+    pub agents: Agents,
+    pub queues: Arc<dyn Queues>,
+    pub status: WriterHandle,
+    pub complete_by: Duration,
+}
+
+#[derive(Message)]
+#[rtype(result = "Observed")]
+pub struct Observe;
+
+#[derive(Clone, Copy, Debug, Default, Serialize, MessageResponse)]
+#[serde(rename_all = "camelCase")]
+pub struct Observed {
+    pub active: usize,
+    pub scheduled: u64,
+    pub failed: u64,
+    pub skipped: u64,
+}
+
+/// A delivery with operations in hand.
+struct Active {
+    /// Its record; none while it is loaded or saved, or when there is none yet.
+    record: Option<Stored>,
+    /// Its operations, the first being carried out.
+    works: VecDeque<Work>,
+    /// What changed since the last save, for the status feed.
+    changes: Vec<Change>,
+    complete_by: Timestamp,
+}
+
+/// One thing to tell the status feed.
+struct Change {
+    at: Timestamp,
+    what: Told,
+}
+
+enum Told {
+    Status(Status),
+    Step(StepName, StepState),
+}
+
+pub struct Scheduler {
+    parts: Parts,
+    finished: Recipient<Finished>,
+    active: HashMap<DeliveryId, Active>,
+    /// Whose records are to be loaded next.
+    arrivals: Vec<DeliveryId>,
+    loading: bool,
+    /// Who is through and is to be saved next.
+    through: Vec<DeliveryId>,
+    saving: bool,
+    failures: u32,
+    seen: Observed,
+    lifeline: Lifeline,
+}
+
+/// A step that an agent lost is ordered again after this pause.
+const LOST_PAUSE: Duration = Duration::from_millis(100);
+/// The record of a workflow that takes longer than this shows how far it is.
+const PROGRESS: Duration = Duration::from_millis(250);
+
+/// Orders by step, gathered so that each agent gets one message.
+#[derive(Default)]
+struct Ready([Vec<(Order, Timestamp)>; 5]);
+
+impl Scheduler {
+    #[must_use]
+    pub fn new(parts: Parts, finished: Recipient<Finished>, lifeline: Lifeline) -> Self {
+        Self {
+            parts,
+            finished,
+            active: HashMap::new(),
+            arrivals: Vec::new(),
+            loading: false,
+            through: Vec::new(),
+            saving: false,
+            failures: 0,
+            seen: Observed::default(),
+            lifeline,
+        }
+    }
+
+    /// Loads the records of all that arrived, in one round trip.
+    fn load(&mut self, ctx: &mut Context<Self>) {
+        if self.loading || self.arrivals.is_empty() {
+            return;
+        }
+        self.loading = true;
+        let ids = std::mem::take(&mut self.arrivals);
+        let workflows = self.parts.workflows.clone();
+        let load = async move { (workflows.load(ids.iter()).await, ids) };
+        ctx.spawn(load.into_actor(self).map(|(records, ids), me, ctx| {
+            me.loading = false;
+            me.loaded(records, ids, ctx);
+        }));
+    }
+
+    fn loaded(
+        &mut self,
+        records: Result<Vec<Option<Stored>>, StoreError>,
+        ids: Vec<DeliveryId>,
+        ctx: &mut Context<Self>,
+    ) {
+        match records {
+            Ok(records) => {
+                self.failures = 0;
+                let mut ready = Ready::default();
+                for (id, record) in ids.into_iter().zip(records) {
+                    if let Some(active) = self.active.get_mut(&id) {
+                        active.record = record;
+                        self.begin(&id, &mut ready);
+                    }
+                }
+                self.order(ready, ctx);
+                self.save(ctx);
+                self.load(ctx);
+            }
+            Err(error) => {
+                self.failures += 1;
+                if self.failures == 1 {
+                    tracing::warn!(%error, "records not loaded; trying until it works");
+                }
+                self.arrivals.extend(ids);
+                ctx.run_later(Backoff::ENGINE.pause(self.failures), Self::load);
+            }
+        }
+    }
+
+    /// Begins the first operation of a delivery whose record is known.
+    fn begin(&mut self, id: &DeliveryId, ready: &mut Ready) {
+        let Some(active) = self.active.get_mut(id) else { return };
+        let Some(work) = active.works.front() else { return };
+        let at = now();
+        active.complete_by = later(at, self.parts.complete_by);
+        match &work.operation.op {
+            OperationKind::Schedule(request) => {
+                let record = active.record.get_or_insert_with(|| {
+                    active.changes.push(Change { at: work.operation.at, what: Told::Status(Status::Accepted) });
+                    let complete_by = active.complete_by;
+                    Stored::new(Workflow::accepted(&work.operation, request.clone(), complete_by))
+                });
+                record.workflow.complete_by = active.complete_by;
+                if record.workflow.status == Status::Accepted {
+                    active.apply(Event::Started, at);
+                }
+            }
+            OperationKind::Cancel => active.apply_if_legal(Event::CancelRequested, at),
+            // Taken up together with the drone service's move; until then the delivery stays as it is.
+            OperationKind::Reschedule(_) => {}
+        }
+        self.go_on(id, ready);
+    }
+
+    /// Orders the next step, or counts the operation as through when there is none.
+    fn go_on(&mut self, id: &DeliveryId, ready: &mut Ready) {
+        let Some(active) = self.active.get_mut(id) else { return };
+        let step = active.record.as_ref().and_then(|r| r.workflow.next_step());
+        match (step, &mut active.record) {
+            (Some(step), Some(record)) => {
+                let order = order_of(&record.workflow);
+                active.apply(Event::StepStarted(step), now());
+                ready.0[step.index()].push((order, active.complete_by));
+            }
+            _ => self.through.push(id.clone()),
+        }
+    }
+
+    fn order(&self, ready: Ready, ctx: &mut Context<Self>) {
+        for (step, orders) in StepName::ALL.into_iter().zip(ready.0) {
+            if let Some(complete_by) = orders.iter().map(|(_, by)| *by).max() {
+                let orders = orders.into_iter().map(|(order, _)| order).collect();
+                let reply = ctx.address().recipient();
+                self.parts.agents.send(step, Orders { call: Call::Execute, orders, complete_by, reply });
+            }
+        }
+    }
+
+    fn answered(&mut self, id: &DeliveryId, step: StepName, answer: Answer, ready: &mut Ready) -> Option<DeliveryId> {
+        let active = self.active.get_mut(id)?;
+        // An answer that comes late, for a step that is not the one under way, is of no use any more.
+        if active.record.as_ref()?.workflow.next_step() != Some(step) {
+            return None;
+        }
+        let at = now();
+        match answer {
+            Answer::Done(output) => active.apply(Event::StepDone(step, output), at),
+            Answer::Retrying(failure) => {
+                active.apply(Event::StepRetried(step, failure), at);
+                return None;
+            }
+            Answer::Refused(failure) => {
+                active.apply(Event::StepFailed(step, failure.clone()), at);
+                active.apply(Event::Failing(failure), at);
+            }
+            Answer::GaveUp(failure) => {
+                active.apply(Event::StepUnknown(step, failure.clone()), at);
+                active.apply(Event::Failing(failure), at);
+            }
+            Answer::Lost => return Some(id.clone()),
+        }
+        self.go_on(id, ready);
+        None
+    }
+
+    /// Orders the open step of deliveries once more.
+    fn again(&mut self, ids: &[DeliveryId], ctx: &mut Context<Self>) {
+        let mut ready = Ready::default();
+        for id in ids {
+            self.go_on(id, &mut ready);
+        }
+        self.order(ready, ctx);
+    }
+}
+
+impl Active {
+    /// Folds an event in and notes what it changed. The callers check what is legal; what is not is a bug that must
+    /// not take the record with it.
+    fn apply(&mut self, event: Event, at: Timestamp) {
+        let Some(record) = &mut self.record else { return };
+        let before = record.workflow.status;
+        let step = match &event {
+            Event::StepStarted(step)
+            | Event::StepRetried(step, _)
+            | Event::StepDone(step, _)
+            | Event::StepFailed(step, _)
+            | Event::StepUnknown(step, _) => Some(*step),
+            _ => None,
+        };
+        if let Err(error) = record.workflow.apply(event, at) {
+            tracing::error!(delivery = %record.workflow.delivery_id, %error, "event refused");
+            return;
+        }
+        if let Some(step) = step {
+            self.changes.push(Change { at, what: Told::Step(step, record.workflow.step(step).state) });
+        }
+        if record.workflow.status != before {
+            self.changes.push(Change { at, what: Told::Status(record.workflow.status) });
+        }
+    }
+
+    fn apply_if_legal(&mut self, event: Event, at: Timestamp) {
+        let legal = self.record.as_ref().is_some_and(|r| r.workflow.clone().apply(event.clone(), at).is_ok());
+        if legal {
+            self.apply(event, at);
+        }
+    }
+}
+
+/// What a service needs to know of a delivery.
+#[must_use]
+pub fn order_of(workflow: &Workflow) -> Order {
+    Order {
+        id: workflow.delivery_id.clone(),
+        request: workflow.request.clone(),
+        route: workflow.route.clone(),
+        reservation: workflow.reservation.clone(),
+        trace: workflow.trace.clone(),
+    }
+}
+
+impl Actor for Scheduler {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.lifeline.bind(ctx);
+        ctx.run_interval(PROGRESS, Self::save_progress);
+    }
+}
+
+impl Handler<Offer> for Scheduler {
+    type Result = ();
+    fn handle(&mut self, Offer(works): Offer, ctx: &mut Context<Self>) {
+        for work in works {
+            let id = work.operation.id.clone();
+            if let Some(active) = self.active.get_mut(&id) {
+                active.works.push_back(work);
+                continue;
+            }
+            let active =
+                Active { record: None, works: VecDeque::from([work]), changes: Vec::new(), complete_by: now() };
+            self.active.insert(id.clone(), active);
+            self.arrivals.push(id);
+        }
+        self.load(ctx);
+    }
+}
+
+impl Handler<Answers> for Scheduler {
+    type Result = ();
+    fn handle(&mut self, Answers { step, answers, .. }: Answers, ctx: &mut Context<Self>) {
+        let mut ready = Ready::default();
+        let lost: Vec<DeliveryId> =
+            answers.into_iter().filter_map(|(id, answer)| self.answered(&id, step, answer, &mut ready)).collect();
+        if !lost.is_empty() {
+            ctx.run_later(LOST_PAUSE, move |me, ctx| me.again(&lost, ctx));
+        }
+        self.order(ready, ctx);
+        self.save(ctx);
+    }
+}
+
+impl Handler<Observe> for Scheduler {
+    type Result = Observed;
+    fn handle(&mut self, _: Observe, _: &mut Context<Self>) -> Observed {
+        Observed { active: self.active.len(), ..self.seen }
+    }
+}

@@ -1,0 +1,225 @@
+//! The scheduler's end of the way: records are saved together, then told, then counted as finished. The order of the
+//! three is what a crash relies on: what is told is in the store, and what the checkpoint passes is told.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use actix::prelude::*;
+use bytes::Bytes;
+
+use super::{Active, Change, PROGRESS, Scheduler, Told};
+use crate::actors::backoff::Backoff;
+use crate::actors::checkpointer::Finished;
+use crate::actors::writer::WriterHandle;
+use crate::domain::status::{EventType, StatusEvent};
+use crate::domain::time::now;
+use crate::domain::{DeliveryId, Status, Workflow};
+use crate::store::Outcome;
+use crate::store::workflows::{Stored, Workflows};
+use crate::stream::{Queue, Queues};
+
+/// One record on its way to the store.
+struct Saving {
+    id: DeliveryId,
+    record: Stored,
+    changes: Vec<Change>,
+    /// Whether its operation is through; otherwise it is a look at a workflow under way.
+    through: bool,
+    saved: bool,
+}
+
+impl Scheduler {
+    /// Saves all that are through, unless a save is under way: then they go out with the next.
+    pub(super) fn save(&mut self, ctx: &mut Context<Self>) {
+        if self.saving || self.through.is_empty() {
+            return;
+        }
+        let mut batch = Vec::with_capacity(self.through.len());
+        let mut skipped = Vec::new();
+        for id in std::mem::take(&mut self.through) {
+            let Some(active) = self.active.get_mut(&id) else { continue };
+            match active.record.take_if(|_| !active.changes.is_empty()) {
+                Some(record) => {
+                    let changes = std::mem::take(&mut active.changes);
+                    batch.push(Saving { id, record, changes, through: true, saved: false });
+                }
+                None => skipped.push(id),
+            }
+        }
+        self.seen.skipped += skipped.len() as u64;
+        // What was left half-undone by a crash is handed over once more; the compensator does nothing twice.
+        let again = skipped.iter().filter_map(|id| self.active.get(id)?.record.as_ref()).filter(|r| to_undo(&r.workflow));
+        let again: Vec<Bytes> = again.map(|r| failed_operation(&r.workflow)).collect();
+        self.start(batch, skipped, again, ctx);
+    }
+
+    /// Saves how far those are that take their time.
+    pub(super) fn save_progress(&mut self, ctx: &mut Context<Self>) {
+        if self.saving {
+            return;
+        }
+        let old = now() - jiff::SignedDuration::try_from(PROGRESS).unwrap_or_default();
+        let slow = |active: &Active| active.changes.first().is_some_and(|change| change.at < old);
+        let mut batch = Vec::new();
+        for (id, active) in self.active.iter_mut().filter(|(_, a)| slow(a)) {
+            if let Some(record) = active.record.clone() {
+                let changes = std::mem::take(&mut active.changes);
+                batch.push(Saving { id: id.clone(), record, changes, through: false, saved: false });
+            }
+        }
+        if !batch.is_empty() {
+            self.start(batch, Vec::new(), Vec::new(), ctx);
+        }
+    }
+
+    fn start(&mut self, mut batch: Vec<Saving>, skipped: Vec<DeliveryId>, again: Vec<Bytes>, ctx: &mut Context<Self>) {
+        self.saving = true;
+        let (workflows, status, queues) =
+            (self.parts.workflows.clone(), self.parts.status.clone(), self.parts.queues.clone());
+        let work = async move {
+            save_records(&workflows, &mut batch).await;
+            tell(&status, &batch).await;
+            let undo = batch.iter().filter(|s| s.saved && s.through && to_undo(&s.record.workflow));
+            let undo: Vec<Bytes> = undo.map(|s| failed_operation(&s.record.workflow)).chain(again).collect();
+            hand_over(&*queues, undo).await;
+            (batch, skipped)
+        };
+        ctx.spawn(work.into_actor(self).map(|(batch, skipped), me, ctx| {
+            me.saving = false;
+            me.saved(batch, skipped, ctx);
+        }));
+    }
+
+    fn saved(&mut self, batch: Vec<Saving>, skipped: Vec<DeliveryId>, ctx: &mut Context<Self>) {
+        let mut finished: HashMap<u64, u32> = HashMap::new();
+        for id in skipped {
+            self.finish(&id, None, &mut finished);
+        }
+        for saving in batch {
+            let Some(active) = self.active.get_mut(&saving.id) else { continue };
+            match (saving.through, saving.saved) {
+                (true, true) => {
+                    self.count(&saving.record.workflow);
+                    self.finish(&saving.id, Some(saving.record), &mut finished);
+                }
+                (false, true) => {
+                    if let Some(record) = &mut active.record {
+                        record.seen = saving.record.seen;
+                    }
+                }
+                // Somebody else changed it: look again.
+                (_, false) => {
+                    active.record = None;
+                    active.changes.clear();
+                    self.through.retain(|id| *id != saving.id);
+                    self.arrivals.push(saving.id);
+                }
+            }
+        }
+        if !finished.is_empty() {
+            self.finished.do_send(Finished(finished.into_iter().collect()));
+        }
+        self.load(ctx);
+        self.save(ctx);
+    }
+
+    /// The first operation of a delivery is finished; the next one begins.
+    fn finish(&mut self, id: &DeliveryId, record: Option<Stored>, finished: &mut HashMap<u64, u32>) {
+        let Some(active) = self.active.get_mut(id) else { return };
+        if let Some(work) = active.works.pop_front() {
+            *finished.entry(work.offset).or_default() += 1;
+        }
+        if active.works.is_empty() {
+            self.active.remove(id);
+        } else {
+            // Loaded anew: the compensator may have changed it meanwhile.
+            active.record = None;
+            drop(record);
+            self.arrivals.push(id.clone());
+        }
+    }
+
+    fn count(&mut self, workflow: &Workflow) {
+        if workflow.status == Status::Scheduled {
+            self.seen.scheduled += 1;
+            let took = workflow.updated_at.as_millisecond() - workflow.accepted_at.as_millisecond();
+            let took = Duration::from_millis(u64::try_from(took).unwrap_or(0));
+            metrics::histogram!(crate::metrics::ACCEPT_TO_SCHEDULED).record(took.as_secs_f64());
+        } else {
+            self.seen.failed += 1;
+        }
+        metrics::counter!(crate::metrics::WORKFLOWS, "status" => workflow.status.as_str()).increment(1);
+    }
+}
+
+fn to_undo(workflow: &Workflow) -> bool {
+    matches!(workflow.status, Status::Compensating | Status::Cancelling)
+}
+
+/// The message that has a workflow undone: its id is all the compensator needs.
+#[must_use]
+pub fn failed_operation(workflow: &Workflow) -> Bytes {
+    Bytes::copy_from_slice(workflow.delivery_id.as_str().as_bytes())
+}
+
+async fn save_records(workflows: &Workflows, batch: &mut [Saving]) {
+    if batch.is_empty() {
+        return;
+    }
+    let save = async || {
+        let mut records: Vec<&mut Stored> = batch.iter_mut().map(|s| &mut s.record).collect();
+        workflows.save(&mut records).await
+    };
+    let outcomes = Backoff::ENGINE.until_ok("saving records", save).await;
+    for (saving, outcome) in batch.iter_mut().zip(outcomes) {
+        saving.saved = outcome == Outcome::Done;
+    }
+}
+
+async fn tell(status: &WriterHandle, batch: &[Saving]) {
+    let (mut lines, mut count) = (Vec::new(), 0);
+    for saving in batch.iter().filter(|s| s.saved) {
+        count += saving.changes.len();
+        for change in &saving.changes {
+            write_line(&saving.record.workflow, change, &mut lines);
+        }
+    }
+    tell_lines(status, lines.into(), count).await;
+}
+
+/// Appends lines to the status stream, until it works.
+pub async fn tell_lines(status: &WriterHandle, lines: Bytes, count: usize) {
+    if count > 0 {
+        let append = async || status.append(lines.clone(), count).await;
+        Backoff::ENGINE.until_ok("telling the status stream", append).await;
+    }
+}
+
+fn write_line(workflow: &Workflow, change: &Change, lines: &mut Vec<u8>) {
+    let (kind, status, step, detail) = match &change.what {
+        Told::Status(status) => (EventType::Status, Some(*status), None, reason(workflow, *status)),
+        Told::Step(step, state) => (EventType::Step, None, Some(*step), Some(format!("{state:?}"))),
+    };
+    let owner = workflow.request.owner_id.clone();
+    let event = StatusEvent {
+        status,
+        step,
+        detail,
+        ..StatusEvent::new(kind, change.at, workflow.delivery_id.clone(), owner)
+    };
+    // Plain data to memory cannot fail.
+    let _ = serde_json::to_writer(&mut *lines, &event);
+    lines.push(b'\n');
+}
+
+fn reason(workflow: &Workflow, status: Status) -> Option<String> {
+    let told = matches!(status, Status::Compensating | Status::Failed | Status::Stuck);
+    workflow.reason.as_ref().filter(|_| told).map(|r| format!("{}: {}", r.code.as_str(), r.text))
+}
+
+async fn hand_over(queues: &dyn Queues, messages: Vec<Bytes>) {
+    if !messages.is_empty() {
+        let publish = async || queues.publish(Queue::FailedOperations, messages.clone()).await;
+        Backoff::ENGINE.until_ok("handing failed operations over", publish).await;
+    }
+}
