@@ -14,11 +14,11 @@
 //! - [`domain`] is the plain types and rules that the others share; it does no I/O.
 //! - [`config`] is the settings, [`app`] wires it all up by role, [`cli`] is the command line.
 
+pub mod actors;
+pub mod alerts;
 pub mod app;
 pub mod cli;
 pub mod cluster;
-pub mod actors;
-pub mod alerts;
 pub mod config;
 pub mod domain;
 pub mod metrics;

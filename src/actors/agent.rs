@@ -109,8 +109,12 @@ impl Drop for Pending {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Breaker {
-    Closed { failures: u32 },
-    Open { until: Instant },
+    Closed {
+        failures: u32,
+    },
+    Open {
+        until: Instant,
+    },
     /// One call is let through to see whether the service is back.
     Trying,
 }
@@ -295,9 +299,7 @@ impl Agent {
 async fn run(service: &dyn Service, batch: &[Pending]) -> Vec<Result<Output, StepError>> {
     let orders: Vec<Order> = batch.iter().map(|p| p.order.clone()).collect();
     match batch.first().map(|p| p.call) {
-        Some(Call::Cancel) => {
-            service.cancel(&orders).await.into_iter().map(|r| r.map(|()| Output::Nothing)).collect()
-        }
+        Some(Call::Cancel) => service.cancel(&orders).await.into_iter().map(|r| r.map(|()| Output::Nothing)).collect(),
         _ => service.execute(&orders).await,
     }
 }

@@ -290,7 +290,6 @@ impl Actor for Partitions {
         self.round(ctx);
         ctx.run_interval(self.lease_time() / 3, Self::round);
     }
-
 }
 
 impl Partitions {
@@ -314,8 +313,7 @@ impl Handler<Drain> for Partitions {
     fn handle(&mut self, _: Drain, _: &mut Context<Self>) -> Self::Result {
         self.draining = true;
         let checkpoints = self.parts.checkpoints.clone();
-        let all: Vec<_> =
-            self.held.values().map(|h| finish(h.running.clone(), h.lease, checkpoints.clone())).collect();
+        let all: Vec<_> = self.held.values().map(|h| finish(h.running.clone(), h.lease, checkpoints.clone())).collect();
         let drain = async move {
             futures_util::future::join_all(all).await;
             if let Err(error) = checkpoints.leave().await {

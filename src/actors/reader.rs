@@ -229,11 +229,10 @@ impl Reader {
             self.seen.in_flight += count;
             self.seen.read += count as u64;
             // Before the flow hears of it, so that the end of an operation never comes before its beginning.
-            checkpointer
-                .do_send(Opened { offset: entry.offset, operations: u32::try_from(count).unwrap_or(u32::MAX) });
+            checkpointer.do_send(Opened { offset: entry.offset, operations: u32::try_from(count).unwrap_or(u32::MAX) });
             works.extend(operations.into_iter().map(|operation| Work { offset: entry.offset, operation }));
             if !unreadable.is_empty() {
-                self.park(entry.offset, unreadable, &checkpointer, ctx);
+                self.park(entry.offset, &unreadable, &checkpointer, ctx);
             }
         }
         if !works.is_empty() {
@@ -253,15 +252,15 @@ impl Reader {
     fn park(
         &mut self,
         offset: u64,
-        letters: Vec<DeadLetter>,
+        letters: &[DeadLetter],
         checkpointer: &Addr<Checkpointer>,
         ctx: &mut Context<Self>,
     ) {
         self.seen.dead_letters += letters.len() as u64;
-        for letter in &letters {
+        for letter in letters {
             self.alerts.raise(AlertKind::DeadLetter, &letter.source, &letter.reason);
         }
-        let body = dead_letter_lines(&letters);
+        let body = dead_letter_lines(letters);
         let (streams, checkpointer) = (self.streams.clone(), checkpointer.clone());
         let count = u32::try_from(letters.len()).unwrap_or(u32::MAX);
         let park = async move {

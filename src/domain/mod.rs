@@ -6,8 +6,8 @@ pub mod operation;
 pub mod request;
 pub mod status;
 pub mod time;
-pub mod wire;
 pub mod window;
+pub mod wire;
 pub mod workflow;
 
 pub use draft::{Draft, DraftError};

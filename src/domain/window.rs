@@ -79,6 +79,7 @@ impl Window {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "a handful of entries")]
 mod tests {
     use proptest::prelude::*;
 

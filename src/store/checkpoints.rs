@@ -106,9 +106,11 @@ impl Checkpoints {
     /// When the store is away.
     pub async fn renew(&self, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
         let txn = |lease: &Lease| {
-            self.fenced(*lease)
-                .check(lease_key(lease.share), Expect::Is(self.owner.clone()))
-                .put_for(lease_key(lease.share), self.owner.clone(), self.ttl)
+            self.fenced(*lease).check(lease_key(lease.share), Expect::Is(self.owner.clone())).put_for(
+                lease_key(lease.share),
+                self.owner.clone(),
+                self.ttl,
+            )
         };
         let outcomes = self.state.commit(leases.iter().map(txn).collect()).await?;
         Ok(leases.iter().zip(outcomes).filter(|(_, o)| *o == Outcome::Conflict).map(|(l, _)| *l).collect())

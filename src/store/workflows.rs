@@ -207,9 +207,9 @@ impl Stored {
         let key = key(workflow.delivery_id.as_str());
         let member = member(workflow);
         let txn = match &self.seen {
-            None => Txn::new()
-                .check(key.clone(), Expect::Absent)
-                .add(owner_set(&workflow.request.owner_id), member.clone()),
+            None => {
+                Txn::new().check(key.clone(), Expect::Absent).add(owner_set(&workflow.request.owner_id), member.clone())
+            }
             Some(seen) => Txn::new().check(key.clone(), Expect::Is(seen.bytes.clone())),
         };
         let txn = match &self.seen {

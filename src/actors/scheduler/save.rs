@@ -48,7 +48,8 @@ impl Scheduler {
         }
         self.seen.skipped += skipped.len() as u64;
         // What was left half-undone by a crash is handed over once more; the compensator does nothing twice.
-        let again = skipped.iter().filter_map(|id| self.active.get(id)?.record.as_ref()).filter(|r| to_undo(&r.workflow));
+        let again =
+            skipped.iter().filter_map(|id| self.active.get(id)?.record.as_ref()).filter(|r| to_undo(&r.workflow));
         let again: Vec<Bytes> = again.map(|r| failed_operation(&r.workflow)).collect();
         self.start(batch, skipped, again, ctx);
     }
@@ -201,12 +202,8 @@ fn write_line(workflow: &Workflow, change: &Change, lines: &mut Vec<u8>) {
         Told::Step(step, state) => (EventType::Step, None, Some(*step), Some(format!("{state:?}"))),
     };
     let owner = workflow.request.owner_id.clone();
-    let event = StatusEvent {
-        status,
-        step,
-        detail,
-        ..StatusEvent::new(kind, change.at, workflow.delivery_id.clone(), owner)
-    };
+    let event =
+        StatusEvent { status, step, detail, ..StatusEvent::new(kind, change.at, workflow.delivery_id.clone(), owner) };
     // Plain data to memory cannot fail.
     let _ = serde_json::to_writer(&mut *lines, &event);
     lines.push(b'\n');
