@@ -7,7 +7,9 @@
 pub mod agent;
 pub mod backoff;
 pub mod checkpointer;
+pub mod compensator;
 pub mod lifeline;
+pub mod notice;
 pub mod partitions;
 pub mod reader;
 pub mod scheduler;

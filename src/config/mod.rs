@@ -37,6 +37,7 @@ pub struct Settings {
     pub scheduler: Scheduler,
     pub checkpoint: Checkpoint,
     pub agents: PerStep<Agent>,
+    pub compensation: Compensation,
     pub services: Services,
     pub status: StatusFeed,
     pub demo: Demo,
@@ -191,6 +192,19 @@ pub struct Agent {
     pub breaker_failures: u32,
     #[serde(rename = "breaker_open_ms", with = "millis")]
     pub breaker_open: Duration,
+}
+
+/// How what failed is undone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compensation {
+    pub in_flight: u16,
+    #[serde(rename = "try_for_ms", with = "millis")]
+    pub try_for: Duration,
+    pub attempts: u32,
+    #[serde(rename = "backoff_ms", with = "millis")]
+    pub backoff: Duration,
+    #[serde(rename = "max_backoff_ms", with = "millis")]
+    pub max_backoff: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

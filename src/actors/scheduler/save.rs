@@ -10,8 +10,8 @@ use bytes::Bytes;
 use super::{Active, Change, PROGRESS, Scheduler, Told};
 use crate::actors::backoff::Backoff;
 use crate::actors::checkpointer::Finished;
+use crate::actors::notice::StatusLines;
 use crate::actors::writer::WriterHandle;
-use crate::domain::status::{EventType, StatusEvent};
 use crate::domain::time::now;
 use crate::domain::{DeliveryId, Status, Workflow};
 use crate::store::Outcome;
@@ -178,40 +178,16 @@ async fn save_records(workflows: &Workflows, batch: &mut [Saving]) {
 }
 
 async fn tell(status: &WriterHandle, batch: &[Saving]) {
-    let (mut lines, mut count) = (Vec::new(), 0);
+    let mut lines = StatusLines::default();
     for saving in batch.iter().filter(|s| s.saved) {
-        count += saving.changes.len();
         for change in &saving.changes {
-            write_line(&saving.record.workflow, change, &mut lines);
+            match change.what {
+                Told::Status(status) => lines.status(&saving.record.workflow, status, change.at),
+                Told::Step(step, state) => lines.step(&saving.record.workflow, step, state, change.at),
+            }
         }
     }
-    tell_lines(status, lines.into(), count).await;
-}
-
-/// Appends lines to the status stream, until it works.
-pub async fn tell_lines(status: &WriterHandle, lines: Bytes, count: usize) {
-    if count > 0 {
-        let append = async || status.append(lines.clone(), count).await;
-        Backoff::ENGINE.until_ok("telling the status stream", append).await;
-    }
-}
-
-fn write_line(workflow: &Workflow, change: &Change, lines: &mut Vec<u8>) {
-    let (kind, status, step, detail) = match &change.what {
-        Told::Status(status) => (EventType::Status, Some(*status), None, reason(workflow, *status)),
-        Told::Step(step, state) => (EventType::Step, None, Some(*step), Some(format!("{state:?}"))),
-    };
-    let owner = workflow.request.owner_id.clone();
-    let event =
-        StatusEvent { status, step, detail, ..StatusEvent::new(kind, change.at, workflow.delivery_id.clone(), owner) };
-    // Plain data to memory cannot fail.
-    let _ = serde_json::to_writer(&mut *lines, &event);
-    lines.push(b'\n');
-}
-
-fn reason(workflow: &Workflow, status: Status) -> Option<String> {
-    let told = matches!(status, Status::Compensating | Status::Failed | Status::Stuck);
-    workflow.reason.as_ref().filter(|_| told).map(|r| format!("{}: {}", r.code.as_str(), r.text))
+    lines.tell(status).await;
 }
 
 async fn hand_over(queues: &dyn Queues, messages: Vec<Bytes>) {
