@@ -58,3 +58,8 @@ impl StatusEvent {
         Self { at, delivery_id, owner_id, kind, status: None, step: None, stage: None, location: None, detail: None }
     }
 }
+
+/// Takes events for the status feed. Never waits: an event that finds no room is the sink's to count.
+pub trait StatusSink: Send + Sync {
+    fn emit(&self, event: StatusEvent);
+}

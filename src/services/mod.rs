@@ -8,8 +8,24 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::domain::status::StatusSink;
 use crate::domain::workflow::{Output, Reservation, Route};
 use crate::domain::{DeliveryId, DeliveryRequest, Failure, StepName};
+use crate::store::State;
+
+pub mod account;
+pub mod delivery;
+pub mod drone;
+pub mod entities;
+pub mod geography;
+pub mod package;
+pub mod transport;
+
+/// The store, shared by all services of a process.
+pub type SharedState = Arc<dyn State>;
+
+/// Where the services tell what their entities go through.
+pub type SharedSink = Arc<dyn StatusSink>;
 
 /// What a service is asked to do or to undo for one delivery.
 #[derive(Clone, Debug)]

@@ -1,0 +1,317 @@
+//! Step 5: the delivery entity, its way through the stages, and what its receiver confirms. It is made once and never
+//! made anew, so a replay does not set its progress back. Undoing deletes it together with its place in the owner's
+//! list; the tombstone is all that is left.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use super::entities::{self, Page, Plan, all, already_cancelled, bury, change, decode, encode, exists, tomb};
+use super::{Order, Service, SharedSink, SharedState, StepError};
+use crate::domain::status::{EventType, Stage, StatusEvent};
+use crate::domain::time::{Timestamp, now};
+use crate::domain::workflow::Output;
+use crate::domain::{Confirmation, DeliveryId, Failure, Location, ReasonCode, StepName};
+use crate::store::{Expect, Outcome, Scan, StoreError, Txn};
+
+/// How many confirmations and how many wishes to be told one delivery holds.
+const MOST: usize = 16;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delivery {
+    pub id: DeliveryId,
+    pub owner_id: String,
+    pub pickup_location: Location,
+    pub drop_off_location: Location,
+    pub pickup_time: Timestamp,
+    pub deadline: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drone_id: Option<String>,
+    pub expedited: bool,
+    pub confirmation_required: Confirmation,
+    pub stage: Stage,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub events: Vec<StageEvent>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub confirmations: Vec<Confirmed>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notify_me: Vec<NotifyMe>,
+}
+
+/// When a delivery reached a stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageEvent {
+    pub at: Timestamp,
+    pub stage: Stage,
+}
+
+/// That the receiver confirmed the package's arrival.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Confirmed {
+    pub at: Timestamp,
+    #[serde(rename = "type")]
+    pub kind: Confirmation,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+}
+
+/// Who wants to be told when the delivery reaches a stage.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NotifyMe {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub email: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<Stage>,
+}
+
+impl Delivery {
+    fn of(order: &Order) -> Self {
+        let (request, at) = (&order.request, now());
+        Self {
+            id: order.id.clone(),
+            owner_id: request.owner_id.clone(),
+            pickup_location: request.pickup_location,
+            drop_off_location: request.drop_off_location,
+            pickup_time: request.pickup_time,
+            deadline: request.deadline,
+            drone_id: order.reservation.as_ref().map(|reservation| reservation.drone_id.clone()),
+            expedited: request.expedited,
+            confirmation_required: request.confirmation_required,
+            stage: Stage::Created,
+            created_at: at,
+            updated_at: at,
+            events: vec![StageEvent { at, stage: Stage::Created }],
+            confirmations: Vec::new(),
+            notify_me: Vec::new(),
+        }
+    }
+
+    /// Takes over what a changed order says of places, times and drone.
+    fn follow(&mut self, order: &Order) {
+        let Self { pickup_location, drop_off_location, pickup_time, deadline, drone_id, .. } = Self::of(order);
+        *self = Self { pickup_location, drop_off_location, pickup_time, deadline, drone_id, ..self.clone() };
+    }
+
+    /// Its member in the owner's list: sorts by the time it was made.
+    fn listed(&self) -> String {
+        format!("{:015}/{}", self.created_at.as_millisecond(), self.id)
+    }
+
+    fn stage_event(&self) -> StatusEvent {
+        let mut event = StatusEvent::new(EventType::Stage, self.updated_at, self.id.clone(), self.owner_id.clone());
+        event.stage = Some(self.stage);
+        event
+    }
+}
+
+fn key(id: &str) -> String {
+    format!("delivery/{id}")
+}
+
+fn list(owner: &str) -> String {
+    format!("owner/{owner}")
+}
+
+pub struct DeliveryService {
+    state: SharedState,
+    sink: SharedSink,
+}
+
+impl DeliveryService {
+    #[must_use]
+    pub fn new(state: SharedState, sink: SharedSink) -> Self {
+        Self { state, sink }
+    }
+
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn get(&self, id: &DeliveryId) -> Result<Option<Delivery>, StoreError> {
+        entities::read(&*self.state, key(id.as_str())).await
+    }
+
+    /// Whether the delivery was cancelled.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn is_cancelled(&self, id: &DeliveryId) -> Result<bool, StoreError> {
+        exists(&*self.state, tomb(StepName::Delivery, id)).await
+    }
+
+    /// An owner's deliveries, newest first.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn of_owner(
+        &self,
+        owner: &str,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Page<Delivery>, StoreError> {
+        let scan = Scan { set: list(owner), after: after.map(Into::into), limit, backwards: true, ..Scan::default() };
+        entities::page(&*self.state, scan, |member| key(member.split_once('/').map_or("", |(_, id)| id))).await
+    }
+
+    /// Brings the delivery to a later stage; an earlier or the same one changes nothing. `None` when there is no such
+    /// delivery.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn advance(&self, id: &DeliveryId, stage: Stage) -> Result<Option<Delivery>, StepError> {
+        let edit = |delivery: &mut Delivery| {
+            if stage > delivery.stage {
+                delivery.stage = stage;
+                delivery.events.push(StageEvent { at: now(), stage });
+            }
+            Ok(())
+        };
+        self.edit(id, edit).await
+    }
+
+    /// Takes over the places, times and drone of a changed order.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn amend(&self, order: &Order) -> Result<Option<Delivery>, StepError> {
+        self.edit(&order.id, |delivery| {
+            delivery.follow(order);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Notes a confirmation.
+    ///
+    /// # Errors
+    /// When it is not of the kind that the delivery asks for, there are too many, or the store does not answer.
+    pub async fn confirm(&self, id: &DeliveryId, confirmed: &Confirmed) -> Result<Option<Delivery>, StepError> {
+        self.edit(id, |delivery| {
+            let required = delivery.confirmation_required;
+            if confirmed.kind != required {
+                return Err(refused(format!("the delivery asks for {required:?}, not {:?}", confirmed.kind)));
+            }
+            push(&mut delivery.confirmations, confirmed.clone())
+        })
+        .await
+    }
+
+    /// Notes who wants to be told of the delivery's stages.
+    ///
+    /// # Errors
+    /// When there are too many, or the store does not answer.
+    pub async fn notify_me(&self, id: &DeliveryId, wish: &NotifyMe) -> Result<Option<Delivery>, StepError> {
+        self.edit(id, |delivery| push(&mut delivery.notify_me, wish.clone())).await
+    }
+
+    /// Changes a delivery; a change of its stage is told to the status feed.
+    async fn edit(
+        &self,
+        id: &DeliveryId,
+        edit: impl Fn(&mut Delivery) -> Result<(), StepError>,
+    ) -> Result<Option<Delivery>, StepError> {
+        let plan = |id: &DeliveryId, read: &[Option<bytes::Bytes>]| {
+            let Some(value) = &read[0] else { return Ok(Plan::Keep(None)) };
+            let old: Delivery = decode(value)?;
+            let mut new = old.clone();
+            edit(&mut new)?;
+            if new == old {
+                return Ok(Plan::Keep(Some((old.stage, old))));
+            }
+            new.updated_at = now();
+            Ok(Plan::Write(Txn::new().put(key(id.as_str()), encode(&new)), Some((old.stage, new))))
+        };
+        let changed = change(&*self.state, std::slice::from_ref(id), |id| vec![key(id.as_str())], plan).await;
+        let changed = changed.into_iter().next().unwrap_or(Ok(None))?;
+        Ok(changed.map(|(before, delivery)| {
+            if delivery.stage != before {
+                self.sink.emit(delivery.stage_event());
+            }
+            delivery
+        }))
+    }
+
+    /// Who was not created is there already, or was cancelled.
+    async fn settle_known(
+        &self,
+        orders: &[Order],
+        known: &[usize],
+        answers: &mut [Result<Output, StepError>],
+    ) -> Result<(), StoreError> {
+        let keys: Vec<String> = known.iter().map(|i| tomb(StepName::Delivery, &orders[*i].id)).collect();
+        for (i, buried) in known.iter().zip(self.state.get(&keys).await?) {
+            if buried.is_some() {
+                answers[*i] = Err(already_cancelled());
+            }
+        }
+        Ok(())
+    }
+
+    async fn create(&self, orders: &[Order]) -> Result<Vec<Result<Output, StepError>>, StoreError> {
+        let deliveries: Vec<Delivery> = orders.iter().map(Delivery::of).collect();
+        let txn = |delivery: &Delivery| {
+            let key = key(delivery.id.as_str());
+            Txn::new()
+                .check(tomb(StepName::Delivery, &delivery.id), Expect::Absent)
+                .check(key.clone(), Expect::Absent)
+                .put(key, encode(delivery))
+                .add(list(&delivery.owner_id), delivery.listed())
+        };
+        let outcomes = self.state.commit(deliveries.iter().map(txn).collect()).await?;
+        let mut known = Vec::new();
+        for (i, (delivery, outcome)) in deliveries.iter().zip(outcomes).enumerate() {
+            match outcome {
+                Outcome::Done => self.sink.emit(delivery.stage_event()),
+                Outcome::Conflict => known.push(i),
+            }
+        }
+        let mut answers = orders.iter().map(|_| Ok(Output::Nothing)).collect::<Vec<_>>();
+        if !known.is_empty() {
+            self.settle_known(orders, &known, &mut answers).await?;
+        }
+        Ok(answers)
+    }
+}
+
+fn refused(text: impl Into<String>) -> StepError {
+    StepError::Refused(Failure::new(ReasonCode::ServiceRefused, text))
+}
+
+fn push<T: PartialEq>(items: &mut Vec<T>, item: T) -> Result<(), StepError> {
+    if items.contains(&item) {
+        return Ok(());
+    }
+    if items.len() == MOST {
+        return Err(refused(format!("a delivery holds {MOST} of these at most")));
+    }
+    items.push(item);
+    Ok(())
+}
+
+#[async_trait(?Send)]
+impl Service for DeliveryService {
+    fn step(&self) -> StepName {
+        StepName::Delivery
+    }
+
+    async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        self.create(orders).await.unwrap_or_else(|error| all(orders.len(), &error.into()))
+    }
+
+    async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
+        let keys = |order: &Order| vec![key(order.id.as_str())];
+        let undo = |order: &Order, read: &[Option<bytes::Bytes>]| {
+            let txn = bury(Txn::new(), StepName::Delivery, &order.id);
+            let Some(value) = &read[0] else { return Ok(Plan::Write(txn, None)) };
+            let mut delivery: Delivery = decode(value)?;
+            let txn = txn.delete(key(order.id.as_str())).remove(list(&delivery.owner_id), delivery.listed());
+            (delivery.stage, delivery.updated_at) = (Stage::Cancelled, now());
+            Ok(Plan::Write(txn, Some(delivery)))
+        };
+        let tell = |gone: Option<Delivery>| gone.into_iter().for_each(|gone| self.sink.emit(gone.stage_event()));
+        change(&*self.state, orders, keys, undo).await.into_iter().map(|gone| gone.map(tell)).collect()
+    }
+}

@@ -1,0 +1,321 @@
+//! When each drone is taken. A drone's calendar is kept in buckets of six hours, one small value each; a reservation
+//! stands in every bucket it touches. Two that overlap share a moment, so they share a bucket; whoever writes a
+//! bucket checks that it is as it was read, so of two that overlap only one is ever written.
+//!
+//! [`Calendars`] is what this process knows of the buckets. It may be out of date: the checks find that out, and what
+//! proved wrong is forgotten and read again. `read_in` says in which call a bucket was read, for those decisions that
+//! nobody checks afterwards (a refusal writes nothing).
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::domain::DeliveryId;
+use crate::services::entities::damaged;
+use crate::store::{Expect, StoreError, Txn};
+
+/// The length of a bucket in seconds.
+const BUCKET: i64 = 6 * 60 * 60;
+
+/// A stretch of time, in seconds since the epoch; the end does not belong to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    pub from: i64,
+    pub until: i64,
+}
+
+impl Span {
+    fn buckets(self) -> impl Iterator<Item = i64> {
+        self.from.div_euclid(BUCKET)..=(self.until - 1).div_euclid(BUCKET)
+    }
+}
+
+/// One bucket of one drone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub drone: Arc<str>,
+    pub bucket: i64,
+}
+
+impl Place {
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("cal/{}/{}", self.drone, self.bucket)
+    }
+}
+
+/// The ordered set of the buckets that a drone has.
+#[must_use]
+pub fn index(drone: &str) -> String {
+    format!("cals/{drone}")
+}
+
+/// A bucket's name in its drone's index: of one width, so that the order of names is that of time.
+#[must_use]
+pub fn member(bucket: i64) -> String {
+    format!("{bucket:010}")
+}
+
+/// The bucket that a moment is in.
+#[must_use]
+pub fn bucket_of(second: i64) -> i64 {
+    second.div_euclid(BUCKET)
+}
+
+/// The reservations in a bucket's value: a line each, `from until delivery`, times relative to the bucket's beginning.
+///
+/// # Errors
+/// When a line is not such a one.
+pub fn parse(bucket: i64, value: &[u8]) -> Result<Vec<(Span, &str)>, StoreError> {
+    let text = std::str::from_utf8(value).map_err(|error| damaged(&error.to_string()))?;
+    let line = |line| {
+        let mut words = str::splitn(line, 3, ' ');
+        let mut second = || words.next()?.parse::<i64>().ok().map(|relative| bucket * BUCKET + relative);
+        let span = Span { from: second()?, until: second()? };
+        Some((span, words.next()?))
+    };
+    text.lines().map(|text| line(text).ok_or_else(|| damaged("a calendar's line"))).collect()
+}
+
+#[derive(Clone, Debug, Default)]
+struct Bucket {
+    /// As the store has it; empty when it has none.
+    value: Bytes,
+    /// The taken times, sorted.
+    busy: Vec<Span>,
+    read_in: u64,
+}
+
+/// What one transaction changes of one bucket.
+#[derive(Debug)]
+pub struct Change {
+    pub place: Place,
+    before: Bytes,
+    after: Bytes,
+}
+
+impl Change {
+    /// Adds the change to a transaction, on condition that the bucket is what it was taken for.
+    #[must_use]
+    pub fn write(&self, txn: Txn) -> Txn {
+        let key = self.place.key();
+        let listed = || (index(&self.place.drone), member(self.place.bucket));
+        let (set, name) = if self.before.is_empty() != self.after.is_empty() { listed() } else { Default::default() };
+        let txn = match self.before.is_empty() {
+            true => txn.check(key.clone(), Expect::Absent),
+            false => txn.check(key.clone(), Expect::Is(self.before.clone())),
+        };
+        match (self.before.is_empty(), self.after.is_empty()) {
+            (true, true) => txn,
+            (true, false) => txn.put(key, self.after.clone()).add(set, name),
+            (false, false) => txn.put(key, self.after.clone()),
+            (false, true) => txn.delete(key).remove(set, name),
+        }
+    }
+}
+
+/// A bucket that must be read before it can be said.
+pub type Missing = Place;
+
+#[derive(Debug, Default)]
+pub struct Calendars {
+    buckets: HashMap<Place, Bucket>,
+    /// Counts the calls, see `read_in`.
+    call: u64,
+}
+
+impl Calendars {
+    /// Begins a call. More than `limit` buckets are not kept from one call to the next.
+    pub fn begin(&mut self, limit: usize) -> u64 {
+        if self.buckets.len() > limit {
+            self.buckets.clear();
+        }
+        self.call += 1;
+        self.call
+    }
+
+    /// Takes over what the store has of a bucket.
+    ///
+    /// # Errors
+    /// When the value is no bucket.
+    pub fn learn(&mut self, place: Place, value: Option<Bytes>) -> Result<(), StoreError> {
+        let value = value.unwrap_or_default();
+        let mut busy: Vec<Span> = parse(place.bucket, &value)?.into_iter().map(|(span, _)| span).collect();
+        busy.sort_unstable();
+        self.buckets.insert(place, Bucket { value, busy, read_in: self.call });
+        Ok(())
+    }
+
+    pub fn forget(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.buckets.remove(&change.place);
+        }
+    }
+
+    /// The earliest moment from `window.from` to `window.until` at which the drone is free for `length` seconds,
+    /// told from buckets that were read in call `since` or later.
+    ///
+    /// # Errors
+    /// When a bucket must be read first.
+    pub fn earliest(&self, drone: &Arc<str>, window: Span, length: i64, since: u64) -> Result<Option<i64>, Missing> {
+        let mut start = window.from;
+        let mut place = Place { drone: drone.clone(), bucket: bucket_of(start) };
+        while start <= window.until {
+            let bucket = match self.buckets.get(&place) {
+                Some(bucket) if bucket.read_in >= since => bucket,
+                _ => return Err(place),
+            };
+            for taken in &bucket.busy {
+                if taken.from >= start + length {
+                    break;
+                }
+                start = start.max(taken.until);
+            }
+            // Free as far as this bucket tells; if the stretch ends in a later one, that one is asked too.
+            if bucket_of(start + length - 1) <= place.bucket {
+                return Ok((start <= window.until).then_some(start));
+            }
+            place.bucket += 1;
+        }
+        Ok(None)
+    }
+
+    /// Takes the time, which must be free and known; says what that changes.
+    pub fn take(&mut self, drone: &Arc<str>, span: Span, id: &DeliveryId) -> Vec<Change> {
+        self.edit(drone, span, |bucket, number| {
+            let mut text = String::with_capacity(bucket.value.len() + 64);
+            text.push_str(std::str::from_utf8(&bucket.value).unwrap_or_default());
+            let start = number * BUCKET;
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{} {} {id}", span.from - start, span.until - start);
+            bucket.value = text.into();
+            let place = bucket.busy.partition_point(|taken| *taken < span);
+            bucket.busy.insert(place, span);
+        })
+    }
+
+    /// Frees the time; says what that changes.
+    ///
+    /// # Errors
+    /// When a bucket must be read first.
+    pub fn free(&mut self, drone: &Arc<str>, span: Span, id: &DeliveryId) -> Result<Vec<Change>, Vec<Missing>> {
+        let place = |bucket| Place { drone: drone.clone(), bucket };
+        let missing: Vec<_> = span.buckets().map(place).filter(|place| !self.buckets.contains_key(place)).collect();
+        if !missing.is_empty() {
+            return Err(missing);
+        }
+        Ok(self.edit(drone, span, |bucket, _| {
+            let text = std::str::from_utf8(&bucket.value).unwrap_or_default();
+            let others = text.lines().filter(|line| line.splitn(3, ' ').nth(2) != Some(id.as_str()));
+            let kept: String = others.flat_map(|line| [line, "\n"]).collect();
+            if kept.len() < bucket.value.len() {
+                bucket.busy.retain(|taken| *taken != span);
+                bucket.value = kept.into();
+            }
+        }))
+    }
+
+    /// Takes changes back that were not written.
+    pub fn restore(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        for change in changes {
+            let read_in = self.buckets.get(&change.place).map_or(self.call, |bucket| bucket.read_in);
+            self.learn(change.place.clone(), Some(change.before.clone()))?;
+            if let Some(bucket) = self.buckets.get_mut(&change.place) {
+                bucket.read_in = read_in;
+            }
+        }
+        Ok(())
+    }
+
+    fn edit(&mut self, drone: &Arc<str>, span: Span, mut edit: impl FnMut(&mut Bucket, i64)) -> Vec<Change> {
+        let change = |number| {
+            let place = Place { drone: drone.clone(), bucket: number };
+            let bucket = self.buckets.entry(place.clone()).or_default();
+            let before = bucket.value.clone();
+            edit(bucket, number);
+            Change { place, before, after: bucket.value.clone() }
+        };
+        span.buckets().map(change).collect()
+    }
+}
+
+/// Two changes of one bucket in one transaction, the later on top of the earlier, are one.
+#[must_use]
+pub fn merge(earlier: Vec<Change>, later: Vec<Change>) -> Vec<Change> {
+    let mut merged = earlier;
+    for change in later {
+        match merged.iter_mut().find(|known| known.place == change.place) {
+            Some(known) => known.after = change.after,
+            None => merged.push(change),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(buckets: std::ops::Range<i64>) -> (Calendars, Arc<str>) {
+        let drone: Arc<str> = "d1".into();
+        let mut calendars = Calendars::default();
+        for bucket in buckets {
+            calendars.learn(Place { drone: drone.clone(), bucket }, None).unwrap();
+        }
+        (calendars, drone)
+    }
+
+    fn id(text: &str) -> DeliveryId {
+        DeliveryId::parse(text).unwrap()
+    }
+
+    #[test]
+    fn the_first_gap_that_is_long_enough_is_found() {
+        let (mut calendars, drone) = known(0..1);
+        calendars.take(&drone, Span { from: 100, until: 200 }, &id("a"));
+        calendars.take(&drone, Span { from: 250, until: 300 }, &id("b"));
+        let window = Span { from: 50, until: 1000 };
+        assert_eq!(calendars.earliest(&drone, window, 50, 0), Ok(Some(50)));
+        assert_eq!(calendars.earliest(&drone, window, 51, 0), Ok(Some(300)));
+        assert_eq!(calendars.earliest(&drone, Span { from: 120, until: 1000 }, 50, 0), Ok(Some(200)));
+        assert_eq!(calendars.earliest(&drone, Span { from: 120, until: 199 }, 50, 0), Ok(None));
+    }
+
+    #[test]
+    fn a_reservation_over_a_bucket_s_edge_is_seen_from_both_sides() {
+        let (mut calendars, drone) = known(0..3);
+        let changes = calendars.take(&drone, Span { from: BUCKET - 10, until: BUCKET + 10 }, &id("a"));
+        assert_eq!(changes.len(), 2);
+        assert_eq!(
+            calendars.earliest(&drone, Span { from: BUCKET - 30, until: 2 * BUCKET }, 25, 0),
+            Ok(Some(BUCKET + 10))
+        );
+        assert_eq!(calendars.earliest(&drone, Span { from: BUCKET, until: 2 * BUCKET }, 5, 0), Ok(Some(BUCKET + 10)));
+        let freed = calendars.free(&drone, Span { from: BUCKET - 10, until: BUCKET + 10 }, &id("a")).unwrap();
+        assert!(freed.iter().all(|change| change.after.is_empty()));
+        assert_eq!(calendars.earliest(&drone, Span { from: BUCKET, until: 2 * BUCKET }, 5, 0), Ok(Some(BUCKET)));
+    }
+
+    #[test]
+    fn what_is_not_known_is_asked_for() {
+        let (mut calendars, drone) = known(0..1);
+        let asked = |calendars: &Calendars, since| {
+            calendars.earliest(&drone, Span { from: BUCKET - 10, until: BUCKET }, 20, since).unwrap_err().bucket
+        };
+        assert_eq!(asked(&calendars, 0), 1);
+        let call = calendars.begin(10);
+        assert_eq!(asked(&calendars, call), 0);
+    }
+
+    #[test]
+    fn a_value_reads_back() {
+        let (mut calendars, drone) = known(2..4);
+        let span = Span { from: 3 * BUCKET - 5, until: 3 * BUCKET + 7 };
+        for change in calendars.take(&drone, span, &id("a-1")) {
+            assert_eq!(parse(change.place.bucket, &change.after).unwrap(), [(span, "a-1")]);
+        }
+        assert!(parse(0, b"1 x a\n").is_err());
+    }
+}

@@ -1,0 +1,249 @@
+//! Step 4: a drone is kept for the delivery, from leaving its home to being ready there again.
+//!
+//! One transaction takes the time: it checks that the delivery has no reservation and no tombstone and that every
+//! bucket of the calendar it writes is as it was when the choice was made (see [`calendar`]). So one delivery never has
+//! two drones and one drone never two deliveries at once, whatever other processes do. A batch is planned in memory,
+//! expedited orders first, and committed in one round trip; orders that lost a race are planned again on a fresh
+//! reading.
+//!
+//! A refusal is nothing that a transaction could check, so an order is refused only on calendars read in this very
+//! call, with nothing in them that was planned but then not written, and after a look for a reservation it may have.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use h3o::Resolution;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+
+use self::calendar::{Calendars, Change, Missing};
+use self::fleet::{Fleet, FleetCache};
+use self::plan::{Outlook, Trip, Wish};
+use super::entities::{ROUNDS, already_cancelled, bury, contended, decode, encode, finish, pause, tomb};
+use super::{Order, Service, SharedState, StepError};
+use crate::domain::time::now_millis;
+use crate::domain::workflow::{Output, Reservation};
+use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
+use crate::store::{Expect, Outcome, StoreError, Txn};
+
+pub mod calendar;
+pub mod fleet;
+pub mod plan;
+mod registry;
+mod release;
+
+pub use fleet::{Drone, DroneStatus};
+pub use registry::Booked;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DroneSettings {
+    /// What a drone needs at home between two flights.
+    pub turnaround_seconds: u32,
+    /// The H3 resolution of the home zones: 7 makes cells of about five square kilometres.
+    pub zone_resolution: u8,
+    /// How many calendar buckets are kept in memory.
+    pub cached_buckets: usize,
+}
+
+impl Default for DroneSettings {
+    fn default() -> Self {
+        Self { turnaround_seconds: 300, zone_resolution: 7, cached_buckets: 200_000 }
+    }
+}
+
+pub struct DroneService {
+    state: SharedState,
+    settings: DroneSettings,
+    resolution: Resolution,
+    fleet: FleetCache,
+    /// Held over a whole batch: what the batch plans is seen by nobody until it is known to be written.
+    calendars: Mutex<Calendars>,
+}
+
+fn resv(id: &DeliveryId) -> String {
+    format!("resv/{id}")
+}
+
+/// What is to be written for one order, if nothing changes until then.
+struct Planned {
+    order: usize,
+    trip: Trip,
+    changes: Vec<Change>,
+}
+
+/// The answers of a batch as they come in.
+type Answers = Vec<Option<Result<Output, StepError>>>;
+
+impl DroneService {
+    #[must_use]
+    pub fn new(state: SharedState, settings: DroneSettings) -> Self {
+        let resolution = Resolution::try_from(settings.zone_resolution).unwrap_or(Resolution::Seven);
+        let fleet = FleetCache::new(state.clone(), resolution);
+        Self { state, settings, resolution, fleet, calendars: Mutex::new(Calendars::default()) }
+    }
+
+    fn outlook<'a>(&self, fleet: &'a Fleet, calendars: &'a Calendars, since: u64) -> Outlook<'a> {
+        let (now, turnaround) = (now_millis() / 1000, i64::from(self.settings.turnaround_seconds));
+        Outlook { fleet, calendars, since, now, turnaround }
+    }
+
+    async fn reserve(&self, orders: &[Order], answers: &mut Answers) -> Result<(), StoreError> {
+        let fleet = self.fleet.current().await?;
+        let wishes: Vec<Wish> = orders.iter().map(|order| Wish::new(order, self.resolution)).collect();
+        let mut open: Vec<usize> = (0..orders.len()).collect();
+        open.sort_by_key(|i| !orders[*i].request.expedited);
+        let mut calendars = self.calendars.lock().await;
+        let call = calendars.begin(self.settings.cached_buckets);
+        for round in 0..ROUNDS {
+            if open.is_empty() {
+                break;
+            }
+            let mut since = 0;
+            if round > 0 {
+                pause(round - 1).await;
+                self.settle_known(orders, &mut open, answers).await?;
+                since = call;
+            }
+            let (planned, refused) = self.plan(&fleet, &mut calendars, &wishes, &open, since).await?;
+            let lost = self.write(&mut calendars, &wishes, planned, answers).await?;
+            let final_refusal = round > 0 && lost.is_empty();
+            if final_refusal {
+                refused.iter().for_each(|i| answers[*i] = Some(Err(no_drone())));
+            }
+            open.retain(|i| answers[*i].is_none());
+        }
+        Ok(())
+    }
+
+    /// Answers those orders that have a reservation or are cancelled.
+    async fn settle_known(
+        &self,
+        orders: &[Order],
+        open: &mut Vec<usize>,
+        answers: &mut Answers,
+    ) -> Result<(), StoreError> {
+        let keys = |i: &usize| [resv(&orders[*i].id), tomb(StepName::Drone, &orders[*i].id)];
+        let keys: Vec<String> = open.iter().flat_map(keys).collect();
+        let values = self.state.get(&keys).await?;
+        for (i, read) in open.iter().zip(values.chunks(2)) {
+            if read[1].is_some() {
+                answers[*i] = Some(Err(already_cancelled()));
+            } else if let Some(value) = &read[0] {
+                answers[*i] = Some(Ok(Output::Reservation(decode(value)?)));
+            }
+        }
+        open.retain(|i| answers[*i].is_none());
+        Ok(())
+    }
+
+    /// Chooses a trip for every open order in turn; also says for which there is none.
+    async fn plan(
+        &self,
+        fleet: &Fleet,
+        calendars: &mut Calendars,
+        wishes: &[Wish],
+        open: &[usize],
+        since: u64,
+    ) -> Result<(Vec<Planned>, Vec<usize>), StoreError> {
+        let (mut planned, mut refused) = (Vec::with_capacity(open.len()), Vec::new());
+        let mut rest = open;
+        while let [order, others @ ..] = rest {
+            match self.outlook(fleet, calendars, since).choose(&wishes[*order]) {
+                Ok(Some(trip)) => {
+                    let changes = calendars.take(&trip.drone, trip.span, &wishes[*order].id);
+                    planned.push(Planned { order: *order, trip, changes });
+                }
+                Ok(None) => refused.push(*order),
+                Err(missing) => {
+                    // One reading serves the orders that follow as well.
+                    let outlook = self.outlook(fleet, calendars, since);
+                    let ahead = others.iter().filter_map(|i| outlook.choose(&wishes[*i]).err()).flatten();
+                    let missing: Vec<Missing> = missing.into_iter().chain(ahead).collect();
+                    if let Err(error) = self.load(calendars, missing).await {
+                        planned.iter().for_each(|planned| calendars.forget(&planned.changes));
+                        return Err(error);
+                    }
+                    continue;
+                }
+            }
+            rest = others;
+        }
+        Ok((planned, refused))
+    }
+
+    /// Writes what was planned and answers it; says who lost a race.
+    async fn write(
+        &self,
+        calendars: &mut Calendars,
+        wishes: &[Wish],
+        planned: Vec<Planned>,
+        answers: &mut Answers,
+    ) -> Result<Vec<usize>, StoreError> {
+        let mut lost = Vec::new();
+        if planned.is_empty() {
+            return Ok(lost);
+        }
+        let txn = |planned: &Planned| {
+            let id = &wishes[planned.order].id;
+            let txn = Txn::new()
+                .check(tomb(StepName::Drone, id), Expect::Absent)
+                .check(resv(id), Expect::Absent)
+                .put(resv(id), encode(&planned.trip.reservation()));
+            planned.changes.iter().fold(txn, |txn, change| change.write(txn))
+        };
+        let outcomes = match self.state.commit(planned.iter().map(txn).collect()).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                planned.iter().for_each(|planned| calendars.forget(&planned.changes));
+                return Err(error);
+            }
+        };
+        for (planned, outcome) in planned.iter().zip(outcomes) {
+            match outcome {
+                Outcome::Done => {
+                    answers[planned.order] = Some(Ok(Output::Reservation(planned.trip.reservation())));
+                }
+                Outcome::Conflict => {
+                    calendars.forget(&planned.changes);
+                    lost.push(planned.order);
+                }
+            }
+        }
+        Ok(lost)
+    }
+
+    async fn load(&self, calendars: &mut Calendars, mut places: Vec<Missing>) -> Result<(), StoreError> {
+        places.sort_unstable_by(|a, b| (&a.drone, a.bucket).cmp(&(&b.drone, b.bucket)));
+        places.dedup();
+        let keys: Vec<String> = places.iter().map(Missing::key).collect();
+        for (place, value) in places.into_iter().zip(self.state.get(&keys).await?) {
+            calendars.learn(place, value)?;
+        }
+        Ok(())
+    }
+}
+
+fn no_drone() -> StepError {
+    let text = "no drone that can fly it is free in time for the deadline";
+    StepError::Refused(Failure::new(ReasonCode::NoDroneBeforeDeadline, text))
+}
+
+#[async_trait(?Send)]
+impl Service for DroneService {
+    fn step(&self) -> StepName {
+        StepName::Drone
+    }
+
+    async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        let mut answers: Answers = orders.iter().map(|_| None).collect();
+        match self.reserve(orders, &mut answers).await {
+            Ok(()) => finish(answers, &contended()),
+            Err(error) => finish(answers, &error.into()),
+        }
+    }
+
+    async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
+        self.release(orders).await
+    }
+}

@@ -1,0 +1,174 @@
+//! Which drone flies a delivery, and when: a pure choice out of a fleet and its calendars. Times are whole seconds,
+//! rounded so that a flight is never shorter than it is.
+//!
+//! The earliest pickup wins, among equally early ones the drone whose home is nearest. Rings of cells are looked at
+//! from the pickup outwards, and farther ones only when nobody nearer can keep the deadline.
+
+use std::sync::Arc;
+
+use h3o::{CellIndex, Resolution};
+
+use super::calendar::{Calendars, Missing, Span, bucket_of};
+use super::fleet::{Drone, Fleet, cell_of};
+use crate::domain::time::from_millis;
+use crate::domain::workflow::Reservation;
+use crate::domain::{DeliveryId, Location};
+use crate::services::Order;
+use crate::services::geography::distance_km;
+
+/// How many drones' calendars are asked for at once when they are not known yet.
+const READ_AHEAD: usize = 4;
+
+/// What an order wants of a drone.
+#[derive(Debug)]
+pub struct Wish {
+    pub id: DeliveryId,
+    pickup: Location,
+    drop_off: Location,
+    cell: Option<CellIndex>,
+    flight_km: f64,
+    weight: f64,
+    not_before: i64,
+    deadline: i64,
+}
+
+impl Wish {
+    #[must_use]
+    pub fn new(order: &Order, resolution: Resolution) -> Self {
+        let request = &order.request;
+        let (pickup, drop_off) = match &order.route {
+            Some(route) => (route.pickup, route.drop_off),
+            None => (request.pickup_location, request.drop_off_location),
+        };
+        Self {
+            id: order.id.clone(),
+            pickup,
+            drop_off,
+            cell: cell_of(pickup, resolution),
+            flight_km: distance_km(pickup, drop_off),
+            weight: request.package_info.weight,
+            not_before: (request.pickup_time.as_millisecond() + 999).div_euclid(1000),
+            deadline: request.deadline.as_millisecond().div_euclid(1000),
+        }
+    }
+}
+
+/// One drone's flight for one delivery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trip {
+    pub drone: Arc<str>,
+    pub span: Span,
+    pickup_at: i64,
+    drop_off_at: i64,
+}
+
+impl Trip {
+    #[must_use]
+    pub fn reservation(&self) -> Reservation {
+        let time = |second: i64| from_millis(second * 1000);
+        Reservation {
+            drone_id: self.drone.to_string(),
+            from: time(self.span.from),
+            until: time(self.span.until),
+            pickup_at: time(self.pickup_at),
+            drop_off_at: time(self.drop_off_at),
+        }
+    }
+}
+
+/// What a choice is made from.
+pub struct Outlook<'a> {
+    pub fleet: &'a Fleet,
+    pub calendars: &'a Calendars,
+    /// In which call a bucket must have been read to be believed.
+    pub since: u64,
+    /// Seconds since the epoch.
+    pub now: i64,
+    /// What a drone needs at home between two flights, in seconds.
+    pub turnaround: i64,
+}
+
+impl Outlook<'_> {
+    /// The best trip for a wish, if any keeps the deadline.
+    ///
+    /// # Errors
+    /// When calendars must be read first.
+    pub fn choose(&self, wish: &Wish) -> Result<Option<Trip>, Vec<Missing>> {
+        let Some(cell) = wish.cell else { return Ok(None) };
+        let earliest = wish.not_before.max(self.now);
+        if earliest + seconds(wish.flight_km, self.fleet.fastest_kmh) > wish.deadline {
+            return Ok(None);
+        }
+        let (mut first, mut last) = (0, 1);
+        while first <= self.fleet.last_ring {
+            let best = self.best_of(wish, self.fleet.around(cell, first, last.min(self.fleet.last_ring)))?;
+            if best.is_some() {
+                return Ok(best);
+            }
+            (first, last) = (last + 1, last * 2 + 1);
+        }
+        Ok(None)
+    }
+
+    fn best_of<'d>(&self, wish: &Wish, drones: impl Iterator<Item = &'d Drone>) -> Result<Option<Trip>, Vec<Missing>> {
+        let fits = |drone: &&Drone| drone.payload_kg >= wish.weight;
+        let mut near: Vec<(f64, &Drone)> =
+            drones.filter(fits).map(|drone| (distance_km(drone.home, wish.pickup), drone)).collect();
+        near.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.id.cmp(&b.1.id)));
+        let mut best: Option<Trip> = None;
+        let mut missing = Vec::new();
+        let mut ahead = 0;
+        for (out_km, drone) in near {
+            let bar = best.as_ref().map_or(i64::MAX, |trip| trip.pickup_at);
+            match self.trip(wish, drone, out_km, bar) {
+                Ok(Some(trip)) => best = Some(trip),
+                Ok(None) => {}
+                Err(places) => {
+                    missing.extend(places);
+                    ahead += 1;
+                }
+            }
+            let ideal = best.as_ref().is_some_and(|trip| trip.pickup_at == wish.not_before);
+            if ahead == READ_AHEAD || ideal {
+                break;
+            }
+        }
+        if missing.is_empty() { Ok(best) } else { Err(missing) }
+    }
+
+    /// The drone's earliest trip, if it is earlier than `bar` and keeps the deadline.
+    fn trip(&self, wish: &Wish, drone: &Drone, out_km: f64, bar: i64) -> Result<Option<Trip>, Vec<Missing>> {
+        let back_km = distance_km(wish.drop_off, drone.home);
+        if out_km + wish.flight_km + back_km > drone.range_km {
+            return Ok(None);
+        }
+        let [out, flight, back] = [out_km, wish.flight_km, back_km].map(|km| seconds(km, drone.speed_kmh));
+        let earliest = wish.not_before.max(self.now + out);
+        let latest = (wish.deadline - flight).min(bar - 1);
+        if earliest > latest {
+            return Ok(None);
+        }
+        let length = out + flight + back + self.turnaround;
+        let window = Span { from: earliest - out, until: latest - out };
+        let start = self.calendars.earliest(&drone.id, window, length, self.since).map_err(|first| {
+            // A flight over a bucket's edge needs both; most do not, and then it is the same one twice.
+            let last = Missing { bucket: first.bucket.max(bucket_of(earliest - out + length - 1)), ..first.clone() };
+            vec![first, last]
+        })?;
+        Ok(start.map(|from| Trip {
+            drone: drone.id.clone(),
+            span: Span { from, until: from + length },
+            pickup_at: from + out,
+            drop_off_at: from + out + flight,
+        }))
+    }
+}
+
+/// How long a way takes, rounded up; a standing drone never arrives.
+#[allow(clippy::cast_possible_truncation)] // a float too large for a second count is cut to its end
+fn seconds(km: f64, kmh: f64) -> i64 {
+    if kmh > 0.0 { ((km / kmh * 3600.0).ceil() as i64).min(NEVER) } else { NEVER }
+}
+
+/// Farther in the future than any deadline, and far from overflowing.
+const NEVER: i64 = i64::MAX / 8;

@@ -1,0 +1,161 @@
+//! Giving a drone's time back, and moving a reservation to another time in one step.
+
+use super::calendar::{Span, merge};
+use super::*;
+
+impl Reserved {
+    fn of(reservation: &Reservation) -> Self {
+        let second = |time: crate::domain::time::Timestamp| time.as_millisecond().div_euclid(1000);
+        let span = Span { from: second(reservation.from), until: second(reservation.until) };
+        Self { drone: reservation.drone_id.as_str().into(), span }
+    }
+}
+
+/// The part of a reservation that the calendar has.
+struct Reserved {
+    drone: Arc<str>,
+    span: Span,
+}
+
+impl DroneService {
+    /// Frees the time of every order's reservation and refuses the orders from now on.
+    pub(super) async fn release(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
+        let mut answers: Vec<Option<Result<(), StepError>>> = orders.iter().map(|_| None).collect();
+        let mut calendars = self.calendars.lock().await;
+        calendars.begin(self.settings.cached_buckets);
+        for round in 0..ROUNDS {
+            let open: Vec<usize> = (0..orders.len()).filter(|i| answers[*i].is_none()).collect();
+            if open.is_empty() {
+                break;
+            }
+            pause(round).await;
+            if let Err(error) = self.release_once(&mut calendars, orders, &open, &mut answers).await {
+                return finish(answers, &error.into());
+            }
+        }
+        finish(answers, &contended())
+    }
+
+    async fn release_once(
+        &self,
+        calendars: &mut Calendars,
+        orders: &[Order],
+        open: &[usize],
+        answers: &mut [Option<Result<(), StepError>>],
+    ) -> Result<(), StoreError> {
+        let keys: Vec<String> = open.iter().map(|i| resv(&orders[*i].id)).collect();
+        let values = self.state.get(&keys).await?;
+        let held = values.iter().map(|value| value.as_ref().map(|value| decode(value)).transpose());
+        let held: Vec<Option<Reserved>> =
+            held.map(|held| held.map(|held| held.as_ref().map(Reserved::of))).collect::<Result<_, _>>()?;
+        let mut freed = Vec::with_capacity(open.len());
+        let mut txns = Vec::with_capacity(open.len());
+        for ((i, held), value) in open.iter().zip(held).zip(values) {
+            let id = &orders[*i].id;
+            let changes = match held {
+                Some(held) => self.free(calendars, &held, id, &freed).await?,
+                None => Vec::new(),
+            };
+            let txn = Txn::new().check(resv(id), value.map_or(Expect::Absent, Expect::Is)).delete(resv(id));
+            txns.push(changes.iter().fold(bury(txn, StepName::Drone, id), |txn, change| change.write(txn)));
+            freed.push(changes);
+        }
+        let outcomes = self.state.commit(txns).await;
+        for (i, (order, changes)) in open.iter().zip(&freed).enumerate() {
+            match &outcomes {
+                Ok(outcomes) if outcomes.get(i) == Some(&Outcome::Done) => answers[*order] = Some(Ok(())),
+                _ => calendars.forget(changes),
+            }
+        }
+        outcomes.map(drop)
+    }
+
+    /// Frees a reservation's time in memory, reading its buckets first if need be.
+    async fn free(
+        &self,
+        calendars: &mut Calendars,
+        held: &Reserved,
+        id: &DeliveryId,
+        before: &[Vec<Change>],
+    ) -> Result<Vec<Change>, StoreError> {
+        loop {
+            match calendars.free(&held.drone, held.span, id) {
+                Ok(changes) => return Ok(changes),
+                Err(missing) => {
+                    if let Err(error) = self.load(calendars, missing).await {
+                        before.iter().for_each(|changes| calendars.forget(changes));
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves the order's reservation to what its request and route say now: the old time is freed and the new one
+    /// taken in one transaction, or everything stays as it was. An order without a reservation gets one.
+    ///
+    /// # Errors
+    /// When there is no drone for the new times, the delivery was cancelled, or the store does not answer.
+    pub async fn reschedule(&self, order: &Order) -> Result<Reservation, StepError> {
+        let fleet = self.fleet.current().await?;
+        let wish = Wish::new(order, self.resolution);
+        let mut calendars = self.calendars.lock().await;
+        let call = calendars.begin(self.settings.cached_buckets);
+        for round in 0..ROUNDS {
+            pause(round).await;
+            let read = self.state.get(&[resv(&wish.id), tomb(StepName::Drone, &wish.id)]).await?;
+            if read[1].is_some() {
+                return Err(already_cancelled());
+            }
+            let held = read[0].as_ref().map(|value| decode(value)).transpose()?.as_ref().map(Reserved::of);
+            let Some((trip, changes)) = self.replan(&fleet, &mut calendars, &wish, held, call).await? else {
+                return Err(no_drone());
+            };
+            let txn = Txn::new()
+                .check(tomb(StepName::Drone, &wish.id), Expect::Absent)
+                .check(resv(&wish.id), read[0].clone().map_or(Expect::Absent, Expect::Is))
+                .put(resv(&wish.id), encode(&trip.reservation()));
+            let txn = changes.iter().fold(txn, |txn, change| change.write(txn));
+            match self.state.commit(vec![txn]).await {
+                Ok(outcomes) if outcomes.first() == Some(&Outcome::Done) => return Ok(trip.reservation()),
+                Ok(_) => calendars.forget(&changes),
+                Err(error) => {
+                    calendars.forget(&changes);
+                    return Err(error.into());
+                }
+            }
+        }
+        Err(contended())
+    }
+
+    /// Chooses a trip as if the reservation held now were free. What is not to be written is not left in memory.
+    async fn replan(
+        &self,
+        fleet: &Fleet,
+        calendars: &mut Calendars,
+        wish: &Wish,
+        held: Option<Reserved>,
+        since: u64,
+    ) -> Result<Option<(Trip, Vec<Change>)>, StoreError> {
+        loop {
+            let freed = match &held {
+                Some(held) => self.free(calendars, held, &wish.id, &[]).await?,
+                None => Vec::new(),
+            };
+            match self.outlook(fleet, calendars, since).choose(wish) {
+                Ok(Some(trip)) => {
+                    let taken = calendars.take(&trip.drone, trip.span, &wish.id);
+                    return Ok(Some((trip, merge(freed, taken))));
+                }
+                Ok(None) => {
+                    calendars.restore(&freed)?;
+                    return Ok(None);
+                }
+                Err(missing) => {
+                    calendars.restore(&freed)?;
+                    self.load(calendars, missing).await?;
+                }
+            }
+        }
+    }
+}

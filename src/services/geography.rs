@@ -1,0 +1,115 @@
+//! Places on the earth: distances on the sphere and areas out of GeoJSON.
+
+use geo::{
+    Closest, Contains, Distance, Haversine, HaversineClosestPoint, InterpolatePoint, MultiPolygon, Point, Polygon,
+};
+use geojson::GeoJson;
+
+use crate::domain::Location;
+
+/// The built-in service areas: Seattle and the cities across the lake.
+const BUILT_IN: &str = include_str!("../../config/areas.geojson");
+
+fn point(location: Location) -> Point {
+    Point::new(location.longitude, location.latitude)
+}
+
+fn location(point: Point) -> Location {
+    Location { latitude: point.y(), longitude: point.x() }
+}
+
+/// The way between two places over the ground, in kilometres.
+#[must_use]
+pub fn distance_km(from: Location, to: Location) -> f64 {
+    Haversine.distance(point(from), point(to)) / 1000.0
+}
+
+/// The place that many kilometres from `from` on the straight way to `to`.
+#[must_use]
+pub fn along(from: Location, to: Location, km: f64) -> Location {
+    location(Haversine.point_at_distance_between(point(from), point(to), km * 1000.0))
+}
+
+/// Why a text is no set of areas.
+#[derive(Debug, thiserror::Error)]
+pub enum AreaError {
+    #[error("not GeoJSON: {0}")]
+    Syntax(#[from] Box<geojson::Error>),
+    #[error("no polygon in it")]
+    Empty,
+}
+
+/// Where the drones may pick up and drop off; the edge belongs to it.
+#[derive(Clone, Debug)]
+pub struct Areas(MultiPolygon);
+
+impl Areas {
+    /// Takes every polygon of a GeoJSON document, whatever it is wrapped in.
+    ///
+    /// # Errors
+    /// When it is not GeoJSON or has no polygon.
+    pub fn parse(text: &str) -> Result<Self, AreaError> {
+        let document: GeoJson = text.parse().map_err(Box::new)?;
+        let parts: geo::GeometryCollection = (&document).try_into().map_err(Box::new)?;
+        let mut polygons = Vec::new();
+        parts.into_iter().for_each(|part| collect(part, &mut polygons));
+        if polygons.is_empty() { Err(AreaError::Empty) } else { Ok(Self(MultiPolygon(polygons))) }
+    }
+
+    /// # Errors
+    /// Never, as long as the built-in document is sound; a test sees to it.
+    pub fn built_in() -> Result<Self, AreaError> {
+        Self::parse(BUILT_IN)
+    }
+
+    #[must_use]
+    pub fn contains(&self, place: Location) -> bool {
+        self.0.contains(&point(place))
+    }
+
+    /// The place nearest to `place` that a drone may go to.
+    #[must_use]
+    pub fn nearest(&self, place: Location) -> Location {
+        match self.0.haversine_closest_point(&point(place)) {
+            Closest::SinglePoint(found) | Closest::Intersection(found) => location(found),
+            Closest::Indeterminate => place,
+        }
+    }
+}
+
+fn collect(part: geo::Geometry, polygons: &mut Vec<Polygon>) {
+    match part {
+        geo::Geometry::Polygon(polygon) => polygons.push(polygon),
+        geo::Geometry::MultiPolygon(many) => polygons.extend(many.0),
+        geo::Geometry::GeometryCollection(parts) => parts.into_iter().for_each(|part| collect(part, polygons)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::request::samples;
+
+    #[test]
+    fn the_built_in_areas_hold_the_example() {
+        let areas = Areas::built_in().unwrap();
+        let request = samples::request();
+        assert!(areas.contains(request.pickup_location));
+        assert!(areas.contains(request.drop_off_location));
+        assert!(!areas.contains(Location { latitude: 47.25, longitude: -122.44 }), "Tacoma");
+    }
+
+    #[test]
+    fn the_nearest_place_is_on_the_edge_that_faces() {
+        let square = r#"{"type":"Polygon","coordinates":[[[0,0],[1,0],[1,1],[0,1],[0,0]]]}"#;
+        let nearest = Areas::parse(square).unwrap().nearest(Location { latitude: 0.5, longitude: 3.0 });
+        assert!((nearest.longitude - 1.0).abs() < 1e-3 && (nearest.latitude - 0.5).abs() < 1e-2, "{nearest:?}");
+    }
+
+    #[test]
+    fn what_is_no_area_is_refused() {
+        assert!(Areas::parse("{}").is_err());
+        assert!(matches!(Areas::parse(r#"{"type":"Point","coordinates":[0,0]}"#), Err(AreaError::Empty)));
+    }
+}
