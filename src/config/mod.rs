@@ -213,6 +213,13 @@ pub struct Services {
     pub max_size: PackageSize,
     /// Empty: the built-in one.
     pub areas: String,
+    /// Empty: the built-in one.
+    pub carriers: String,
+    pub max_flight_km: f64,
+    #[serde(rename = "turnaround_s", with = "secs")]
+    pub turnaround: Duration,
+    pub zone_resolution: u8,
+    pub calendar_cache: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

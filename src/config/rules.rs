@@ -61,6 +61,7 @@ const RULES: &[(&str, Rule)] = &[
     ("agents.*.concurrency", Rule::Between(1.0, 10_000.0)),
     ("agents.*.breaker_failures", Rule::Between(1.0, 1_000_000.0)),
     ("services.max_size", Rule::OneOf(&["Small", "Medium", "Large"])),
+    ("services.zone_resolution", Rule::Between(0.0, 15.0)),
     ("demo.accounts", Rule::Between(0.0, 1_000_000.0)),
     ("demo.drones", Rule::Between(0.0, 1_000_000.0)),
     ("demo.seed", Rule::AtLeast(0.0)),

@@ -1,14 +1,18 @@
 //! Places on the earth: distances on the sphere and areas out of GeoJSON.
 
+use std::str::FromStr;
+
 use geo::{
     Closest, Contains, Distance, Haversine, HaversineClosestPoint, InterpolatePoint, MultiPolygon, Point, Polygon,
 };
-use geojson::GeoJson;
+use geojson::{Feature, FeatureCollection, GeoJson};
 
 use crate::domain::Location;
 
 /// The built-in service areas: Seattle and the cities across the lake.
-const BUILT_IN: &str = include_str!("../../config/areas.geojson");
+const AREAS: &str = include_str!("../../config/areas.geojson");
+/// The built-in carriers around them.
+const CARRIERS: &str = include_str!("../../config/carriers.geojson");
 
 fn point(location: Location) -> Point {
     Point::new(location.longitude, location.latitude)
@@ -37,6 +41,10 @@ pub enum AreaError {
     Syntax(#[from] Box<geojson::Error>),
     #[error("no polygon in it")]
     Empty,
+    #[error("a feature has no property \"name\"")]
+    Unnamed,
+    #[error("cannot read {path}: {error}")]
+    File { path: String, error: std::io::Error },
 }
 
 /// Where the drones may pick up and drop off; the edge belongs to it.
@@ -56,10 +64,12 @@ impl Areas {
         if polygons.is_empty() { Err(AreaError::Empty) } else { Ok(Self(MultiPolygon(polygons))) }
     }
 
+    /// The areas of a file, or the built-in ones if `path` is empty.
+    ///
     /// # Errors
-    /// Never, as long as the built-in document is sound; a test sees to it.
-    pub fn built_in() -> Result<Self, AreaError> {
-        Self::parse(BUILT_IN)
+    /// When the file cannot be read or has no areas in it.
+    pub fn load(path: &str) -> Result<Self, AreaError> {
+        Self::parse(&text(path, AREAS)?)
     }
 
     #[must_use]
@@ -75,6 +85,35 @@ impl Areas {
             Closest::Indeterminate => place,
         }
     }
+}
+
+/// Who carries packages where drones do not fly.
+#[derive(Clone, Debug)]
+pub struct Carrier {
+    pub name: String,
+    pub areas: Areas,
+}
+
+impl Carrier {
+    /// The carriers of a file, or the built-in ones if `path` is empty: a feature each, in the order of preference.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or a feature has no name or no area.
+    pub fn load(path: &str) -> Result<Vec<Self>, AreaError> {
+        let features = FeatureCollection::from_str(&text(path, CARRIERS)?).map_err(Box::new)?;
+        let carrier = |feature: Feature| {
+            let name = feature.property("name").and_then(|name| name.as_str()).ok_or(AreaError::Unnamed)?.to_owned();
+            Ok(Self { name, areas: Areas::parse(&feature.to_string())? })
+        };
+        features.into_iter().map(carrier).collect()
+    }
+}
+
+fn text(path: &str, built_in: &str) -> Result<String, AreaError> {
+    if path.is_empty() {
+        return Ok(built_in.to_owned());
+    }
+    std::fs::read_to_string(path).map_err(|error| AreaError::File { path: path.to_owned(), error })
 }
 
 fn collect(part: geo::Geometry, polygons: &mut Vec<Polygon>) {
@@ -93,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_built_in_areas_hold_the_example() {
-        let areas = Areas::built_in().unwrap();
+        let areas = Areas::load("").unwrap();
         let request = samples::request();
         assert!(areas.contains(request.pickup_location));
         assert!(areas.contains(request.drop_off_location));
@@ -108,7 +147,14 @@ mod tests {
     }
 
     #[test]
+    fn the_built_in_carriers_have_names() {
+        let carriers = Carrier::load("").unwrap();
+        assert!(carriers[0].areas.contains(Location { latitude: 47.25, longitude: -122.44 }), "Tacoma");
+    }
+
+    #[test]
     fn what_is_no_area_is_refused() {
+        assert!(matches!(Areas::load("no/such/file"), Err(AreaError::File { .. })));
         assert!(Areas::parse("{}").is_err());
         assert!(matches!(Areas::parse(r#"{"type":"Point","coordinates":[0,0]}"#), Err(AreaError::Empty)));
     }

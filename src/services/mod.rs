@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::config::Services;
 use crate::domain::status::StatusSink;
 use crate::domain::workflow::{Output, Reservation, Route};
 use crate::domain::{DeliveryId, DeliveryRequest, Failure, StepName};
@@ -67,4 +68,40 @@ pub trait Service {
 
     /// Undoes the step for every order; the answers are in the orders' order.
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>>;
+}
+
+/// The five services of this process.
+#[derive(Clone)]
+pub struct Local {
+    pub account: Arc<account::AccountService>,
+    pub package: Arc<package::PackageService>,
+    pub transport: Arc<transport::TransportService>,
+    pub drone: Arc<drone::DroneService>,
+    pub delivery: Arc<delivery::DeliveryService>,
+}
+
+impl Local {
+    /// # Errors
+    /// When the settings name areas or carriers that cannot be read.
+    pub fn new(state: &SharedState, sink: SharedSink, settings: &Services) -> Result<Self, geography::AreaError> {
+        Ok(Self {
+            account: Arc::new(account::AccountService::new(state.clone())),
+            package: Arc::new(package::PackageService::new(state.clone(), settings)),
+            transport: Arc::new(transport::TransportService::new(state.clone(), settings)?),
+            drone: Arc::new(drone::DroneService::new(state.clone(), settings)),
+            delivery: Arc::new(delivery::DeliveryService::new(state.clone(), sink)),
+        })
+    }
+
+    /// The service of a step.
+    #[must_use]
+    pub fn of(&self, step: StepName) -> Arc<dyn Service> {
+        match step {
+            StepName::Account => self.account.clone(),
+            StepName::Package => self.package.clone(),
+            StepName::Transport => self.transport.clone(),
+            StepName::Drone => self.drone.clone(),
+            StepName::Delivery => self.delivery.clone(),
+        }
+    }
 }

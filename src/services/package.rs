@@ -6,23 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::entities::{self, Plan, already_cancelled, bury, change, decode, encode, tomb};
 use super::{Order, Service, SharedState, StepError};
+use crate::config::Services;
 use crate::domain::workflow::Output;
 use crate::domain::{DeliveryId, Failure, PackageInfo, PackageSize, ReasonCode, StepName};
 use crate::store::{Expect, Outcome, StoreError, Txn};
-
-/// The most that any drone of the fleet carries.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PackageSettings {
-    pub max_weight_kg: f64,
-    pub max_size: PackageSize,
-}
-
-impl Default for PackageSettings {
-    fn default() -> Self {
-        Self { max_weight_kg: 10.0, max_size: PackageSize::Large }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -47,13 +34,14 @@ fn key(id: &str) -> String {
 
 pub struct PackageService {
     state: SharedState,
-    settings: PackageSettings,
+    max_weight_kg: f64,
+    max_size: PackageSize,
 }
 
 impl PackageService {
     #[must_use]
-    pub fn new(state: SharedState, settings: PackageSettings) -> Self {
-        Self { state, settings }
+    pub fn new(state: SharedState, settings: &Services) -> Self {
+        Self { state, max_weight_kg: settings.max_weight_kg, max_size: settings.max_size }
     }
 
     /// # Errors
@@ -87,7 +75,7 @@ impl PackageService {
     }
 
     fn admit(&self, package: &Package) -> Result<(), StepError> {
-        let (weight, size) = (self.settings.max_weight_kg, self.settings.max_size);
+        let (weight, size) = (self.max_weight_kg, self.max_size);
         if package.weight > weight {
             let text = format!("{} kg, and the fleet carries {weight} kg at most", package.weight);
             return Err(StepError::Refused(Failure::new(ReasonCode::PackageTooHeavy, text)));

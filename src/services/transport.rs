@@ -7,41 +7,12 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::entities::{self, all, already_cancelled, bury, encode, exists, tomb};
-use super::geography::{Areas, along, distance_km};
+use super::geography::{AreaError, Areas, Carrier, along, distance_km};
 use super::{Order, Service, SharedState, StepError};
+use crate::config::Services;
 use crate::domain::workflow::{Leg, Output, Route};
 use crate::domain::{DeliveryId, DeliveryRequest, Failure, Location, ReasonCode, StepName};
 use crate::store::{Expect, Outcome, StoreError, Txn};
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TransportSettings {
-    /// The farthest that a drone carries a package.
-    pub max_flight_km: f64,
-    pub carriers: Vec<Carrier>,
-}
-
-impl Default for TransportSettings {
-    fn default() -> Self {
-        let center = Location { latitude: 47.60, longitude: -122.25 };
-        Self { max_flight_km: 25.0, carriers: vec![Carrier { name: "puget-couriers".into(), center, radius_km: 60.0 }] }
-    }
-}
-
-/// Who carries packages where drones do not fly: everywhere within a circle.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Carrier {
-    pub name: String,
-    pub center: Location,
-    pub radius_km: f64,
-}
-
-impl Carrier {
-    fn serves(&self, place: Location) -> bool {
-        distance_km(self.center, place) <= self.radius_km
-    }
-}
 
 /// What was booked with carriers for one delivery, or for none of its way if `legs` is empty.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,13 +29,16 @@ fn key(id: &DeliveryId) -> String {
 pub struct TransportService {
     state: SharedState,
     areas: Areas,
-    settings: TransportSettings,
+    carriers: Vec<Carrier>,
+    max_flight_km: f64,
 }
 
 impl TransportService {
-    #[must_use]
-    pub fn new(state: SharedState, areas: Areas, settings: TransportSettings) -> Self {
-        Self { state, areas, settings }
+    /// # Errors
+    /// When the settings' areas or carriers cannot be read.
+    pub fn new(state: SharedState, settings: &Services) -> Result<Self, AreaError> {
+        let (areas, carriers) = (Areas::load(&settings.areas)?, Carrier::load(&settings.carriers)?);
+        Ok(Self { state, areas, carriers, max_flight_km: settings.max_flight_km })
     }
 
     /// # Errors
@@ -96,7 +70,7 @@ impl TransportService {
             route.drop_off = self.areas.nearest(drop_off);
             route.legs.push(self.leg(drop_off, route.drop_off, drop_off, ReasonCode::OutOfArea)?);
         }
-        if distance_km(route.pickup, route.drop_off) > self.settings.max_flight_km {
+        if distance_km(route.pickup, route.drop_off) > self.max_flight_km {
             self.shorten(&mut route, pickup)?;
         }
         Ok(route)
@@ -104,9 +78,9 @@ impl TransportService {
 
     /// Has a carrier bring the package so near to the drop-off that a drone can take over.
     fn shorten(&self, route: &mut Route, pickup: Location) -> Result<(), StepError> {
-        let near = along(route.drop_off, route.pickup, self.settings.max_flight_km * 0.999);
+        let near = along(route.drop_off, route.pickup, self.max_flight_km * 0.999);
         let meeting = if self.areas.contains(near) { near } else { self.areas.nearest(near) };
-        if distance_km(meeting, route.drop_off) > self.settings.max_flight_km {
+        if distance_km(meeting, route.drop_off) > self.max_flight_km {
             let text = "no hand-over point is within a drone's flight of the drop-off";
             return Err(StepError::Refused(Failure::new(ReasonCode::NoCarrier, text)));
         }
@@ -118,7 +92,7 @@ impl TransportService {
     }
 
     fn leg(&self, place: Location, from: Location, to: Location, code: ReasonCode) -> Result<Leg, StepError> {
-        match self.settings.carriers.iter().find(|carrier| carrier.serves(place)) {
+        match self.carriers.iter().find(|carrier| carrier.areas.contains(place)) {
             Some(carrier) => Ok(Leg { carrier: carrier.name.clone(), from, to }),
             None => {
                 let text = format!("no drone and no carrier serves {},{}", place.latitude, place.longitude);

@@ -21,6 +21,7 @@ use self::fleet::{Fleet, FleetCache};
 use self::plan::{Outlook, Trip, Wish};
 use super::entities::{ROUNDS, already_cancelled, bury, contended, decode, encode, finish, pause, tomb};
 use super::{Order, Service, SharedState, StepError};
+use crate::config::Services;
 use crate::domain::time::now_millis;
 use crate::domain::workflow::{Output, Reservation};
 use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
@@ -35,26 +36,10 @@ mod release;
 pub use fleet::{Drone, DroneStatus};
 pub use registry::Booked;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DroneSettings {
-    /// What a drone needs at home between two flights.
-    pub turnaround_seconds: u32,
-    /// The H3 resolution of the home zones: 7 makes cells of about five square kilometres.
-    pub zone_resolution: u8,
-    /// How many calendar buckets are kept in memory.
-    pub cached_buckets: usize,
-}
-
-impl Default for DroneSettings {
-    fn default() -> Self {
-        Self { turnaround_seconds: 300, zone_resolution: 7, cached_buckets: 200_000 }
-    }
-}
-
 pub struct DroneService {
     state: SharedState,
-    settings: DroneSettings,
+    turnaround: i64,
+    cached: usize,
     resolution: Resolution,
     fleet: FleetCache,
     /// Held over a whole batch: what the batch plans is seen by nobody until it is known to be written.
@@ -77,15 +62,16 @@ type Answers = Vec<Option<Result<Output, StepError>>>;
 
 impl DroneService {
     #[must_use]
-    pub fn new(state: SharedState, settings: DroneSettings) -> Self {
+    pub fn new(state: SharedState, settings: &Services) -> Self {
         let resolution = Resolution::try_from(settings.zone_resolution).unwrap_or(Resolution::Seven);
         let fleet = FleetCache::new(state.clone(), resolution);
-        Self { state, settings, resolution, fleet, calendars: Mutex::new(Calendars::default()) }
+        let turnaround = i64::try_from(settings.turnaround.as_secs()).unwrap_or(i64::MAX / 8);
+        let cached = settings.calendar_cache;
+        Self { state, turnaround, cached, resolution, fleet, calendars: Mutex::new(Calendars::default()) }
     }
 
     fn outlook<'a>(&self, fleet: &'a Fleet, calendars: &'a Calendars, since: u64) -> Outlook<'a> {
-        let (now, turnaround) = (now_millis() / 1000, i64::from(self.settings.turnaround_seconds));
-        Outlook { fleet, calendars, since, now, turnaround }
+        Outlook { fleet, calendars, since, now: now_millis() / 1000, turnaround: self.turnaround }
     }
 
     async fn reserve(&self, orders: &[Order], answers: &mut Answers) -> Result<(), StoreError> {
@@ -94,7 +80,7 @@ impl DroneService {
         let mut open: Vec<usize> = (0..orders.len()).collect();
         open.sort_by_key(|i| !orders[*i].request.expedited);
         let mut calendars = self.calendars.lock().await;
-        let call = calendars.begin(self.settings.cached_buckets);
+        let call = calendars.begin(self.cached);
         for round in 0..ROUNDS {
             if open.is_empty() {
                 break;

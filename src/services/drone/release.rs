@@ -22,7 +22,7 @@ impl DroneService {
     pub(super) async fn release(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
         let mut answers: Vec<Option<Result<(), StepError>>> = orders.iter().map(|_| None).collect();
         let mut calendars = self.calendars.lock().await;
-        calendars.begin(self.settings.cached_buckets);
+        calendars.begin(self.cached);
         for round in 0..ROUNDS {
             let open: Vec<usize> = (0..orders.len()).filter(|i| answers[*i].is_none()).collect();
             if open.is_empty() {
@@ -100,7 +100,7 @@ impl DroneService {
         let fleet = self.fleet.current().await?;
         let wish = Wish::new(order, self.resolution);
         let mut calendars = self.calendars.lock().await;
-        let call = calendars.begin(self.settings.cached_buckets);
+        let call = calendars.begin(self.cached);
         for round in 0..ROUNDS {
             pause(round).await;
             let read = self.state.get(&[resv(&wish.id), tomb(StepName::Drone, &wish.id)]).await?;

@@ -11,13 +11,13 @@ use drone_delivery::store::redis::RedisState;
 use super::state::StateFixture;
 use crate::support::servers::{fresh_prefix, shared_redis};
 
-struct OnRedis {
+pub struct OnRedis {
     prefix: String,
     state: Arc<RedisState>,
 }
 
 impl OnRedis {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let prefix = fresh_prefix();
         let state = open(&prefix).await;
         Self { prefix, state }

@@ -8,13 +8,13 @@ use tempfile::TempDir;
 
 use super::state::StateFixture;
 
-struct Embedded {
+pub struct Embedded {
     dir: TempDir,
     state: Option<EmbeddedState>,
 }
 
 impl Embedded {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let state = Some(EmbeddedState::open(&dir.path().join("state")).expect("open"));
         Self { dir, state }

@@ -2,9 +2,9 @@
 //! and a macro makes one test of every function for every engine. A fixture makes a fresh engine that shares nothing
 //! with any other, and opens it again with what was confirmed still there.
 
-mod cluster;
-mod embedded;
-mod state;
+pub mod cluster;
+pub mod embedded;
+pub mod state;
 
 use std::future::Future;
 use std::time::Duration;
