@@ -21,6 +21,8 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod domain;
+pub mod health;
+pub mod http;
 pub mod metrics;
 pub mod services;
 pub mod store;

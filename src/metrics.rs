@@ -1,6 +1,81 @@
-//! The names of all metrics, in one place.
+//! The names of all metrics, and the recorder behind `/metrics`.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use actix_web::HttpRequest;
+use actix_web::http::StatusCode;
+use metrics::{Unit, describe_counter, describe_histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// How long calls took, by route, method and status.
+pub const HTTP_SECONDS: &str = "drone_http_request_seconds";
+/// Requests answered 202: durable.
+pub const ACCEPTED: &str = "drone_requests_accepted_total";
+/// Requests that were not taken, by reason.
+pub const REFUSED: &str = "drone_requests_refused_total";
 
 pub const ALERTS: &str = "drone_alerts_total";
 pub const ACTOR_RESTARTS: &str = "drone_actor_restarts_total";
 pub const WORKFLOWS: &str = "drone_workflows_total";
 pub const ACCEPT_TO_SCHEDULED: &str = "drone_accept_to_scheduled_seconds";
+
+const SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+/// Samples wait in memory until they are put into their buckets, this often.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+
+/// Begins to count. Only the first call does something.
+pub fn start() {
+    RECORDER.get_or_init(|| match install() {
+        Ok(handle) => Some(handle),
+        Err(error) => {
+            tracing::error!(%error, "metrics are off");
+            None
+        }
+    });
+}
+
+/// Everything counted so far, in Prometheus's text format.
+#[must_use]
+pub fn render() -> String {
+    RECORDER.get().and_then(Option::as_ref).map(PrometheusHandle::render).unwrap_or_default()
+}
+
+fn install() -> anyhow::Result<PrometheusHandle> {
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
+    let handle = builder.install_recorder()?;
+    describe_histogram!(HTTP_SECONDS, Unit::Seconds, "How long calls took");
+    describe_counter!(ACCEPTED, "Requests that were answered 202");
+    describe_counter!(REFUSED, "Requests that were not taken");
+    let upkeep = handle.clone();
+    std::thread::Builder::new().name("metrics".into()).spawn(move || {
+        loop {
+            std::thread::sleep(UPKEEP);
+            upkeep.run_upkeep();
+        }
+    })?;
+    Ok(handle)
+}
+
+/// Counts requests that were answered 202.
+pub fn accepted(count: usize) {
+    metrics::counter!(ACCEPTED).increment(count as u64);
+}
+
+/// Counts requests that were not taken.
+pub fn refused(reason: &'static str, count: usize) {
+    metrics::counter!(REFUSED, "reason" => reason).increment(count as u64);
+}
+
+/// Counts one call. Paths that match no route count together: anybody can make them up.
+pub fn http_call(request: &HttpRequest, status: StatusCode, took: Duration) {
+    let route = request.match_pattern().unwrap_or_else(|| "none".to_owned());
+    let method = match request.method().as_str() {
+        known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS") => known.to_owned(),
+        _ => "other".to_owned(),
+    };
+    metrics::histogram!(HTTP_SECONDS, "route" => route, "method" => method, "status" => status.as_str().to_owned())
+        .record(took);
+}

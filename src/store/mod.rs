@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 pub mod checkpoints;
 pub mod embedded;
+pub mod idempotency;
 pub mod redis;
 pub mod workflows;
 
