@@ -1,0 +1,214 @@
+//! The embedded engine: streams, queues and state in one directory of this disk, for one process.
+//!
+//! ```text
+//! data_dir/lock          held while a process uses the directory
+//! data_dir/layout        format and number of partitions
+//! data_dir/log/          the requests and the status stream, see `log`
+//! data_dir/dead-letters/ the dead letters: a log of their own that drops nothing by itself
+//! data_dir/state/        the state and the queues
+//! ```
+
+mod committer;
+mod frame;
+mod log;
+mod queue;
+mod recovery;
+mod segment;
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use self::log::{Limits, Log, Member};
+pub use self::queue::EmbeddedQueues;
+pub use self::recovery::{Recovery, Torn};
+use super::{AppendError, Bounds, From, ReadError, Stream, StreamReader, Streams};
+use crate::store::embedded::EmbeddedState;
+
+const FORMAT: u32 = 1;
+const STATUS: u32 = u32::MAX - 2;
+const DEAD_LETTERS: u32 = u32::MAX - 1;
+/// Positions in a segment are 32 bits wide, and the last group may go past this.
+const SEGMENT_BYTES_MAX: u64 = 1 << 31;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub data_dir: PathBuf,
+    pub partitions: u32,
+    /// How large a file of a log becomes before the next is begun.
+    pub segment_bytes: u64,
+    /// How much of what nobody needs any more is kept.
+    pub retention_bytes: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("another process uses {}: stop it first, or use another data directory", .0.display())]
+    InUse(PathBuf),
+    #[error(
+        "{} was laid out with {found} partitions and {wanted} are configured: operations of one delivery would go to \
+         different partitions. Set partitions.count to {found}, or begin with another data directory",
+        .dir.display()
+    )]
+    OtherPartitions { dir: PathBuf, found: u32, wanted: u32 },
+    #[error("{} does not tell how the data beside it is laid out: {reason}. Restore it from a backup", .file.display())]
+    Layout { file: PathBuf, reason: String },
+    #[error(
+        "{} is damaged at byte {position}: {reason}. Restore the file from a backup; or, to go on without what it \
+         holds from there on, stop every process, keep a copy, and remove the file `confirmed` beside it",
+        .file.display()
+    )]
+    Damaged { file: PathBuf, position: u64, reason: &'static str },
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    State(#[from] crate::store::embedded::OpenError),
+}
+
+impl OpenError {
+    fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
+
+    fn damaged(file: &Path, position: u64, reason: &'static str) -> Self {
+        Self::Damaged { file: file.to_owned(), position, reason }
+    }
+}
+
+/// The parts of the engine, and what was cut away when it was opened.
+pub struct Embedded {
+    pub state: Arc<EmbeddedState>,
+    pub streams: Arc<EmbeddedStreams>,
+    pub queues: Arc<EmbeddedQueues>,
+    pub recovery: Recovery,
+}
+
+/// Opens the engine, making the directory when there is none. It is closed when the last of its parts is dropped.
+pub fn open(settings: &Settings) -> Result<Embedded, OpenError> {
+    let dir = &settings.data_dir;
+    std::fs::create_dir_all(dir).map_err(|error| OpenError::io(dir, error))?;
+    let lock = lock(dir)?;
+    check_layout(dir, settings.partitions)?;
+    let state = Arc::new(EmbeddedState::open(&dir.join("state"))?);
+    let (streams, recovery) = EmbeddedStreams::open(settings, lock)?;
+    let streams = Arc::new(streams);
+    let queues = Arc::new(EmbeddedQueues::new(state.clone(), streams.clone()));
+    Ok(Embedded { state, streams, queues, recovery })
+}
+
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join("lock");
+    let io = |error| OpenError::io(&path, error);
+    let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
+        Err(TryLockError::Error(error)) => Err(io(error)),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Layout {
+    format: u32,
+    partitions: u32,
+}
+
+/// Compares the layout with what is configured, or writes it down when there is no data yet.
+fn check_layout(dir: &Path, partitions: u32) -> Result<(), OpenError> {
+    let file = dir.join("layout");
+    let unclear = |reason: String| OpenError::Layout { file: file.clone(), reason };
+    match std::fs::read(&file) {
+        Ok(bytes) => {
+            let layout: Layout = serde_json::from_slice(&bytes).map_err(|error| unclear(error.to_string()))?;
+            if layout.format != FORMAT {
+                return Err(unclear(format!("format {} is not known to this version", layout.format)));
+            }
+            if layout.partitions != partitions {
+                return Err(OpenError::OtherPartitions {
+                    dir: dir.to_owned(),
+                    found: layout.partitions,
+                    wanted: partitions,
+                });
+            }
+            Ok(())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            if dir.join("log").exists() {
+                return Err(unclear("it is missing".to_owned()));
+            }
+            write_layout(&file, &Layout { format: FORMAT, partitions }).map_err(|error| OpenError::io(&file, error))
+        }
+        Err(error) => Err(OpenError::io(&file, error)),
+    }
+}
+
+/// Writes the file beside its place and moves it there, so that it is whole or missing.
+fn write_layout(file: &Path, layout: &Layout) -> std::io::Result<()> {
+    let beside = file.with_extension("new");
+    std::fs::write(&beside, serde_json::to_vec(layout)?)?;
+    File::open(&beside)?.sync_all()?;
+    std::fs::rename(&beside, file)?;
+    file.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+/// The streams of the engine, in two logs.
+pub struct EmbeddedStreams {
+    log: Log,
+    dead_letters: Log,
+    _lock: File,
+}
+
+impl EmbeddedStreams {
+    fn open(settings: &Settings, lock: File) -> Result<(Self, Recovery), OpenError> {
+        let segment_bytes = settings.segment_bytes.min(SEGMENT_BYTES_MAX);
+        let limits = Limits { segment_bytes, retention_bytes: settings.retention_bytes };
+        let member = |stream, until_released| Member { stream, until_released };
+        let mut members: Vec<Member> = (0..settings.partitions).map(|partition| member(partition, true)).collect();
+        members.push(member(STATUS, false));
+        let (log, mut recovery) = Log::open(&settings.data_dir.join("log"), &members, limits)?;
+        let (dead_letters, torn) =
+            Log::open(&settings.data_dir.join("dead-letters"), &[member(DEAD_LETTERS, true)], limits)?;
+        recovery.torn.extend(torn.torn);
+        Ok((Self { log, dead_letters, _lock: lock }, recovery))
+    }
+
+    fn place(&self, stream: Stream) -> (&Log, u32) {
+        match stream {
+            Stream::Requests(partition) => (&self.log, partition),
+            Stream::Status => (&self.log, STATUS),
+            Stream::DeadLetters => (&self.dead_letters, DEAD_LETTERS),
+        }
+    }
+}
+
+#[async_trait]
+impl Streams for EmbeddedStreams {
+    async fn append(&self, stream: Stream, body: Bytes) -> Result<(), AppendError> {
+        let (log, number) = self.place(stream);
+        log.append(number, body).await
+    }
+
+    async fn read(&self, stream: Stream, from: From) -> Result<Box<dyn StreamReader>, ReadError> {
+        let (log, number) = self.place(stream);
+        log.read(number, from)
+    }
+
+    async fn bounds(&self, stream: Stream) -> Result<Bounds, ReadError> {
+        let (log, number) = self.place(stream);
+        log.bounds(number)
+    }
+
+    async fn release(&self, stream: Stream, offset: u64) {
+        let (log, number) = self.place(stream);
+        log.release(number, offset);
+    }
+
+    /// The streams are there from the start.
+    async fn ensure(&self, _stream: Stream) -> Result<(), AppendError> {
+        Ok(())
+    }
+}
