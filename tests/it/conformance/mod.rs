@@ -2,7 +2,6 @@
 //! and a macro makes one test of every function for every engine. A fixture makes a fresh engine that shares nothing
 //! with any other, and opens it again with what was confirmed still there.
 
-mod cluster;
 pub mod cluster;
 pub mod embedded;
 pub mod queues;
