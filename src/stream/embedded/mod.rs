@@ -58,11 +58,11 @@ pub enum OpenError {
     #[error("{} does not tell how the data beside it is laid out: {reason}. Restore it from a backup", .file.display())]
     Layout { file: PathBuf, reason: String },
     #[error(
-        "{} is damaged at byte {position}: {reason}. Restore the file from a backup; or, to go on without what it \
-         holds from there on, stop every process, keep a copy, and remove the file `confirmed` beside it",
+        "{} is damaged at byte {position}: {reason}. Restore the file from a backup. To go on without what was \
+         confirmed there, keep a copy and {remedy}",
         .file.display()
     )]
-    Damaged { file: PathBuf, position: u64, reason: &'static str },
+    Damaged { file: PathBuf, position: u64, reason: &'static str, remedy: &'static str },
     #[error("{}: {error}", .path.display())]
     Io { path: PathBuf, error: std::io::Error },
     #[error(transparent)]
@@ -72,10 +72,6 @@ pub enum OpenError {
 impl OpenError {
     fn io(path: &Path, error: std::io::Error) -> Self {
         Self::Io { path: path.to_owned(), error }
-    }
-
-    fn damaged(file: &Path, position: u64, reason: &'static str) -> Self {
-        Self::Damaged { file: file.to_owned(), position, reason }
     }
 }
 

@@ -13,6 +13,10 @@ use std::path::{Path, PathBuf};
 use super::OpenError;
 use super::segment::{Bodies, Preamble, Segment, Walked, walk};
 
+const CHANGED: &str = "what was confirmed is not as it was written";
+const CUT_OFF: &str = "remove the file `confirmed` beside it: the log then ends there";
+const LEAVE_OUT: &str = "move the file away: its entries are then left out";
+
 /// What was cut away at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -42,7 +46,8 @@ pub(super) fn recover(dir: &Path) -> Result<Recovered, OpenError> {
     if let Some((id, position)) = known
         && ids.last().is_none_or(|last| *last < id)
     {
-        return Err(OpenError::damaged(&Segment::path_of(dir, id), position, "the file is missing"));
+        let file = Segment::path_of(dir, id);
+        return Err(OpenError::Damaged { file, position, reason: "it is missing", remedy: CUT_OFF });
     }
     let mut recovered =
         Recovered { segments: VecDeque::new(), next: BTreeMap::new(), confirmed, report: Recovery::default() };
@@ -73,7 +78,7 @@ fn last_segment(dir: &Path, id: u64, floor: u64, report: &mut Recovery) -> Resul
     let walked = walk(&path, id, length, Bodies::Checked).map_err(io)?;
     let end = walked.as_ref().map_or(0, |walked| walked.segment.end);
     if end < floor {
-        return Err(OpenError::damaged(&path, end, "what was confirmed is not as it was written"));
+        return Err(OpenError::Damaged { file: path, position: end, reason: CHANGED, remedy: CUT_OFF });
     }
     if end < length {
         tracing::warn!(file = %path.display(), position = end, bytes = length - end, "cut off a torn tail of the log");
@@ -99,7 +104,7 @@ fn sealed_segment(dir: &Path, id: u64, behind: &Preamble) -> Result<Walked, Open
     let reached = walked.as_ref().map_or(0, |walked| walked.segment.end);
     match walked {
         Some(walked) if reached == end => Ok(walked),
-        _ => Err(OpenError::damaged(&path, reached, "what was confirmed is not as it was written")),
+        _ => Err(OpenError::Damaged { file: path, position: reached, reason: CHANGED, remedy: LEAVE_OUT }),
     }
 }
 
