@@ -1,0 +1,171 @@
+//! Reading a stream. The broker sends as many entries as the prefetch says; each batch that is taken is acknowledged
+//! at once, which is only credit for more: where a reader is, it knows itself. So what is buffered is bounded, and
+//! nothing more is sent to a reader that does not read.
+//!
+//! A reader ends with its connection. Whoever reads opens another at the offset it wants.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{FutureExt as _, StreamExt as _};
+use lapin::message::Delivery;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Connection, Consumer};
+use tokio::time::timeout;
+
+use super::dead_letters;
+use super::errors::{read_failed, read_failed_at};
+use super::layout::{Layout, message_count};
+use super::publisher::AT_HEADER;
+use crate::domain::time::{Timestamp, from_millis};
+use crate::stream::{Bounds, Entry, From, ReadError, StreamReader};
+
+/// Entries that the broker sends ahead.
+const PREFETCH: u16 = 64;
+
+const OFFSET_HEADER: &str = "x-stream-offset";
+
+pub struct RabbitMqReader {
+    name: ShortString,
+    layout: Arc<Layout>,
+    channel: Channel,
+    consumer: Consumer,
+    /// Entries before this were not asked for; the broker sends whole chunks.
+    wanted: u64,
+    taken: Taken,
+}
+
+/// What was received and not handed out: a call that is dropped half-way loses nothing.
+#[derive(Default)]
+struct Taken {
+    entries: VecDeque<Entry>,
+    unacknowledged: Option<u64>,
+}
+
+impl RabbitMqReader {
+    pub async fn open(
+        connection: &Connection,
+        layout: Arc<Layout>,
+        name: ShortString,
+        from: From,
+    ) -> Result<Self, ReadError> {
+        let (channel, consumer) = consume(connection, &name, start(from), PREFETCH).await?;
+        let wanted = if let From::Offset(offset) = from { offset } else { 0 };
+        Ok(Self { name, layout, channel, consumer, wanted, taken: Taken::default() })
+    }
+
+    fn take(&mut self, delivery: Delivery) -> Result<(), ReadError> {
+        self.taken.unacknowledged = Some(delivery.delivery_tag);
+        let offset = offset_of(&delivery.properties)
+            .ok_or_else(|| ReadError::Corrupt(format!("an entry of {} without an offset", self.name)))?;
+        if offset >= self.wanted {
+            let at = written_at(&delivery.properties);
+            let body = dead_letters::presented(&self.layout, &delivery.properties, at, delivery.data);
+            self.taken.entries.push_back(Entry { offset, at, body: Bytes::from(body) });
+        }
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> Result<(), ReadError> {
+        let mut next = Some(self.consumer.next().await);
+        while let Some(received) = next {
+            match received {
+                Some(Ok(delivery)) => self.take(delivery)?,
+                Some(Err(error)) => return Err(read_failed_at(self.name.as_str(), error)),
+                // Called off by the broker, mostly because the stream is gone.
+                None if self.channel.status().connected() => {
+                    return Err(ReadError::Missing(self.name.as_str().into()));
+                }
+                None => return Err(read_failed("connection closed")),
+            }
+            let room = self.taken.entries.len() < PREFETCH.into();
+            next = if room { self.consumer.next().now_or_never() } else { None };
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl StreamReader for RabbitMqReader {
+    async fn next(&mut self) -> Result<Vec<Entry>, ReadError> {
+        loop {
+            if let Some(tag) = self.taken.unacknowledged {
+                self.channel.basic_ack(tag, BasicAckOptions { multiple: true }).await.map_err(read_failed)?;
+                self.taken.unacknowledged = None;
+            }
+            if !self.taken.entries.is_empty() {
+                return Ok(self.taken.entries.drain(..).collect());
+            }
+            self.receive().await?;
+        }
+    }
+}
+
+/// The offset of the oldest entry is that of the first delivery. The next one's follows from the number of entries,
+/// which the broker counts exactly; an empty stream is told apart by that number too, for it delivers nothing.
+pub async fn bounds(connection: &Connection, name: &ShortString, patience: Duration) -> Result<Bounds, ReadError> {
+    let read = async {
+        let counting = connection.create_channel().await.map_err(read_failed)?;
+        let count = message_count(&counting, name.clone()).await.map_err(read_failed)?;
+        let count = count.ok_or_else(|| ReadError::Missing(name.as_str().into()))?;
+        if count == 0 {
+            return Ok(Bounds { first: 0, next: 0 });
+        }
+        let (_channel, mut consumer) = consume(connection, name, start(From::First), 1).await?;
+        let delivery = consumer.next().await.ok_or_else(|| read_failed("connection closed"))?;
+        let first = offset_of(&delivery.map_err(read_failed)?.properties).unwrap_or_default();
+        Ok(Bounds { first, next: first + count })
+    };
+    timeout(patience, read).await.unwrap_or_else(|_| Err(read_failed(format!("no answer within {patience:?}"))))
+}
+
+async fn consume(
+    connection: &Connection,
+    name: &ShortString,
+    start: AMQPValue,
+    prefetch: u16,
+) -> Result<(Channel, Consumer), ReadError> {
+    let failed = |error| read_failed_at(name.as_str(), error);
+    let channel = connection.create_channel().await.map_err(failed)?;
+    let limit = BasicQosOptions { global: false };
+    channel.basic_qos(prefetch, limit).await.map_err(failed)?;
+    let mut arguments = FieldTable::default();
+    arguments.insert(OFFSET_HEADER.into(), start);
+    let consumer = channel
+        .basic_consume(name.clone(), "".into(), BasicConsumeOptions::default(), arguments)
+        .await
+        .map_err(failed)?;
+    // The broker confirms a consumer before it has found its place. A channel does one thing after the other, so
+    // when this is answered the place is found, and what is appended from now on is seen.
+    channel.basic_qos(prefetch, limit).await.map_err(failed)?;
+    Ok((channel, consumer))
+}
+
+fn start(from: From) -> AMQPValue {
+    match from {
+        From::First => AMQPValue::LongString("first".into()),
+        From::Offset(offset) => AMQPValue::LongLongInt(i64::try_from(offset).unwrap_or(i64::MAX)),
+        From::New => AMQPValue::LongString("next".into()),
+    }
+}
+
+fn offset_of(properties: &BasicProperties) -> Option<u64> {
+    match properties.headers().as_ref()?.inner().get(OFFSET_HEADER)? {
+        AMQPValue::LongLongInt(offset) => u64::try_from(*offset).ok(),
+        _ => None,
+    }
+}
+
+fn written_at(properties: &BasicProperties) -> Timestamp {
+    let header = properties.headers().as_ref().and_then(|headers| headers.inner().get(AT_HEADER));
+    let millis = match header {
+        Some(AMQPValue::LongString(text)) => text.to_string().parse().ok(),
+        _ => None,
+    };
+    let seconds = || properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());
+    from_millis(millis.or_else(|| seconds().map(|seconds| seconds.saturating_mul(1_000))).unwrap_or_default())
+}
