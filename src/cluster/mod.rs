@@ -6,6 +6,9 @@ pub mod runtime;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
 
 use self::runtime::EngineRuntime;
 use crate::config::Settings;
@@ -26,6 +29,11 @@ pub enum OpenError {
     #[error("no runtime for the connections: {0}")]
     Runtime(#[from] io::Error),
 }
+
+/// RabbitMQ writes that a stream exists two seconds after it was declared. A broker that is killed before that has
+/// forgotten the stream, and with it what was confirmed in it; so nothing is taken in until that time has passed.
+/// Once in the life of an installation.
+const METADATA_DELAY: Duration = Duration::from_secs(3);
 
 /// The parts of the engine.
 #[derive(Clone)]
@@ -49,8 +57,11 @@ pub async fn connect(settings: &Settings) -> Result<Cluster, OpenError> {
     let broker = RabbitMq::open(&settings.rabbitmq, &settings.prefix, settings.partitions.count, &runtime)?;
     let state = RedisState::open(&settings.redis, &settings.prefix, &runtime)
         .map_err(|reason| OpenError::Setting { setting: "redis", reason })?;
-    broker.prepare().await?;
+    let fresh = broker.prepare().await?;
     state.wait_until_up().await;
+    if fresh {
+        sleep(METADATA_DELAY).await;
+    }
     Ok(Cluster { state: Arc::new(state), broker: Arc::new(broker) })
 }
 

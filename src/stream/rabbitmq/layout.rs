@@ -76,8 +76,10 @@ impl Layout {
         (0..self.partitions).map(Stream::Requests).chain([Stream::Status, Stream::DeadLetters])
     }
 
-    /// Declares everything, the marker first.
-    pub async fn prepare(&self, connection: &Connection) -> Result<(), PrepareError> {
+    /// Declares everything, the marker first. Says whether the broker was laid out just now.
+    pub async fn prepare(&self, connection: &Connection) -> Result<bool, PrepareError> {
+        let looking = connection.create_channel().await?;
+        let fresh = message_count(&looking, self.name("layout")).await?.is_none();
         self.declare_marker(connection).await?;
         for stream in self.streams() {
             self.declare_stream(connection, stream).await?;
@@ -85,7 +87,7 @@ impl Layout {
         for queue in Queue::ALL {
             self.declare(connection, self.queue(queue), &self.queue_arguments).await?;
         }
-        Ok(())
+        Ok(fresh)
     }
 
     pub async fn declare_stream(&self, connection: &Connection, stream: Stream) -> Result<(), Error> {

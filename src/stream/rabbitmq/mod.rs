@@ -38,6 +38,9 @@ use crate::config::RabbitMq as Settings;
 const CALLS_AT_ONCE: usize = 16;
 const CHANNELS: usize = 1_024;
 
+/// A stream that has sent nothing for so long is empty, unless something is known to be in it.
+const QUIET: Duration = Duration::from_secs(1);
+
 const PREPARE_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct RabbitMq {
@@ -78,14 +81,14 @@ impl RabbitMq {
     }
 
     /// Declares all streams and queues, waiting for the broker as long as it takes. A broker that is laid out
-    /// otherwise is an error.
-    pub async fn prepare(&self) -> Result<(), OpenError> {
+    /// otherwise is an error. Says whether it was laid out just now.
+    pub async fn prepare(&self) -> Result<bool, OpenError> {
         loop {
             self.publishing.wait_until_up().await;
             self.consuming.wait_until_up().await;
             if let Ok(leased) = self.consuming.get(self.patience).await {
                 match self.layout.prepare(&leased.connection).await {
-                    Ok(()) => return Ok(()),
+                    Ok(fresh) => return Ok(fresh),
                     Err(PrepareError::OtherCount { found }) => return Err(OpenError::OtherPartitionCount { found }),
                     Err(PrepareError::Broker(error)) => warn!(part = errors::PART, %error, "cannot declare yet"),
                 }
@@ -130,7 +133,11 @@ impl Streams for RabbitMq {
 
     async fn bounds(&self, stream: Stream) -> Result<Bounds, ReadError> {
         let connection = self.consuming().await?;
-        reader::bounds(&connection, &self.layout.stream(stream), self.patience).await
+        let name = self.layout.stream(stream);
+        let used = self.streams.get(&stream).is_some_and(Publisher::has_published);
+        let quiet = if used { self.patience / 2 } else { QUIET.min(self.patience) };
+        let bounds = self.in_time(reader::bounds(&connection, &name, quiet)).await?;
+        Ok(bounds.unwrap_or(Bounds { first: 0, next: 0 }))
     }
 
     /// The broker drops by its own retention.

@@ -7,6 +7,7 @@
 //!
 //! Each stream and queue has channels of its own, so one that is stuck does not hold up the others.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ pub struct Publisher {
     idle: Mutex<Vec<Channel>>,
     turns: Semaphore,
     deadline: Duration,
+    published: AtomicBool,
 }
 
 /// Why a call failed.
@@ -55,19 +57,34 @@ impl From<Error> for Failed {
 impl Publisher {
     /// At most `channels` calls are under way at once; the others wait for their turn or the deadline.
     pub fn new(name: ShortString, link: Arc<Link<Arc<Connection>>>, channels: usize, deadline: Duration) -> Self {
-        Self { name, link, idle: Mutex::default(), turns: Semaphore::new(channels), deadline }
+        Self {
+            name,
+            link,
+            idle: Mutex::default(),
+            turns: Semaphore::new(channels),
+            deadline,
+            published: AtomicBool::new(false),
+        }
     }
 
     /// Comes back when all are written.
     pub async fn publish(&self, bodies: &[Bytes]) -> Result<(), AppendError> {
         match timeout(self.deadline, self.publish_in_turn(bodies)).await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => {
+                self.published.store(true, Ordering::Relaxed);
+                Ok(())
+            }
             Ok(Err(Failed::Channel(reason))) => Err(append_failed(reason)),
             Ok(Err(Failed::Refused)) => Err(append_failed("the broker refused the message")),
             Ok(Err(Failed::Returned)) => Err(AppendError::Unroutable(self.name.as_str().into())),
             Err(_) if self.is_blocked().await => Err(append_failed(BLOCKED)),
             Err(_) => Err(AppendError::TimedOut(self.deadline)),
         }
+    }
+
+    /// Whether anything was written from here.
+    pub fn has_published(&self) -> bool {
+        self.published.load(Ordering::Relaxed)
     }
 
     async fn publish_in_turn(&self, bodies: &[Bytes]) -> Result<(), Failed> {

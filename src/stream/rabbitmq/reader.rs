@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::dead_letters;
 use super::errors::{read_failed, read_failed_at};
-use super::layout::{Layout, message_count};
+use super::layout::Layout;
 use super::publisher::AT_HEADER;
 use crate::domain::time::{Timestamp, from_millis};
 use crate::stream::{Bounds, Entry, From, ReadError, StreamReader};
@@ -105,22 +105,29 @@ impl StreamReader for RabbitMqReader {
     }
 }
 
-/// The offset of the oldest entry is that of the first delivery. The next one's follows from the number of entries,
-/// which the broker counts exactly; an empty stream is told apart by that number too, for it delivers nothing.
-pub async fn bounds(connection: &Connection, name: &ShortString, patience: Duration) -> Result<Bounds, ReadError> {
-    let read = async {
-        let counting = connection.create_channel().await.map_err(read_failed)?;
-        let count = message_count(&counting, name.clone()).await.map_err(read_failed)?;
-        let count = count.ok_or_else(|| ReadError::Missing(name.as_str().into()))?;
-        if count == 0 {
-            return Ok(Bounds { first: 0, next: 0 });
-        }
-        let (_channel, mut consumer) = consume(connection, name, start(From::First), 1).await?;
-        let delivery = consumer.next().await.ok_or_else(|| read_failed("connection closed"))?;
-        let first = offset_of(&delivery.map_err(read_failed)?.properties).unwrap_or_default();
-        Ok(Bounds { first, next: first + count })
-    };
-    timeout(patience, read).await.unwrap_or_else(|_| Err(read_failed(format!("no answer within {patience:?}"))))
+/// Where a stream begins and ends, by reading its first entry and its last chunk: the protocol has no call for it.
+///
+/// All of a chunk is sent at once. A channel does one thing after the other, so when a call that was made after the
+/// chunk's first entry came is answered, its last has come as well. An empty stream sends nothing: it is taken for
+/// empty after a `quiet` time.
+pub async fn bounds(connection: &Connection, name: &ShortString, quiet: Duration) -> Result<Option<Bounds>, ReadError> {
+    let (_channel, mut first) = consume(connection, name, start(From::First), 1).await?;
+    let Ok(delivery) = timeout(quiet, first.next()).await else { return Ok(None) };
+    let first = place(delivery)?;
+
+    let everything = u16::MAX;
+    let (channel, mut last) = consume(connection, name, AMQPValue::LongString("last".into()), everything).await?;
+    let mut offset = place(last.next().await)?;
+    channel.basic_qos(everything, BasicQosOptions { global: false }).await.map_err(read_failed)?;
+    while let Some(Some(delivery)) = last.next().now_or_never() {
+        offset = place(Some(delivery))?;
+    }
+    Ok(Some(Bounds { first, next: offset + 1 }))
+}
+
+fn place(delivery: Option<lapin::Result<Delivery>>) -> Result<u64, ReadError> {
+    let delivery = delivery.ok_or_else(|| read_failed("connection closed"))?.map_err(read_failed)?;
+    offset_of(&delivery.properties).ok_or_else(|| ReadError::Corrupt("an entry without an offset".into()))
 }
 
 async fn consume(

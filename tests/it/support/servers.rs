@@ -77,6 +77,20 @@ impl RabbitMq {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
+    /// Waits until a queue's name is in the broker's files: it takes its time, and forgets what is not there.
+    pub fn wait_until_it_remembers(&self, queue: &str) {
+        let mnesia = self.dir.path().join("mnesia").join(format!("t{}@localhost", self.port));
+        let knows = |file: &str| {
+            let bytes = fs::read(mnesia.join(file)).unwrap_or_default();
+            bytes.windows(queue.len()).any(|window| window == queue.as_bytes())
+        };
+        wait_until("the broker's memory", || {
+            ["LATEST.LOG", "PREVIOUS.LOG", "rabbit_durable_queue.DCL", "rabbit_durable_queue.DCD"]
+                .into_iter()
+                .any(knows)
+        });
+    }
+
     /// As `kill -9`.
     pub fn kill(&mut self) {
         self.node = None;
@@ -139,6 +153,16 @@ impl Redis {
         server
     }
 
+    /// A sentinel that knows this server as the master of that name.
+    pub fn sentinel_of(name: &str, master: &Self) -> Self {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join("redis.conf"), format!("sentinel monitor {name} 127.0.0.1 {} 1\n", master.port))
+            .unwrap();
+        let mut server = Self { port: free_port(), process: None, arguments: vec!["--sentinel".into()], dir };
+        server.restart();
+        server
+    }
+
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
@@ -152,7 +176,7 @@ impl Redis {
     pub fn restart(&mut self) {
         self.kill();
         let dir = self.dir.path();
-        // A sentinel will not start without a file it can write to.
+        // A sentinel keeps what it knows in its file.
         let file = dir.join("redis.conf");
         fs::File::options().create(true).append(true).open(&file).unwrap();
         let mut command = Command::new("redis-server");
