@@ -10,7 +10,7 @@
 //! have had its effect, so the step is undone like one that was done.
 
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use actix::prelude::*;
@@ -26,10 +26,11 @@ use crate::domain::workflow::Output;
 use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
 use crate::services::{Order, Service, StepError};
 
-/// To do a step, or to undo it.
+/// To do a step, to do it otherwise than before, or to undo it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Call {
     Execute,
+    Change,
     Cancel,
 }
 
@@ -120,9 +121,9 @@ enum Breaker {
 }
 
 pub struct Agent {
-    service: Rc<dyn Service>,
+    service: Arc<dyn Service>,
     settings: config::Agent,
-    queues: [VecDeque<Pending>; 2],
+    queues: [VecDeque<Pending>; 3],
     breaker: Breaker,
     calls: usize,
     seen: Observed,
@@ -132,7 +133,7 @@ pub struct Agent {
 
 impl Agent {
     #[must_use]
-    pub fn new(service: Rc<dyn Service>, settings: config::Agent, alerts: Alerts, lifeline: Lifeline) -> Self {
+    pub fn new(service: Arc<dyn Service>, settings: config::Agent, alerts: Alerts, lifeline: Lifeline) -> Self {
         let seen = Observed {
             service: service.step(),
             breaker: "closed",
@@ -300,7 +301,8 @@ async fn run(service: &dyn Service, batch: &[Pending]) -> Vec<Result<Output, Ste
     let orders: Vec<Order> = batch.iter().map(|p| p.order.clone()).collect();
     match batch.first().map(|p| p.call) {
         Some(Call::Cancel) => service.cancel(&orders).await.into_iter().map(|r| r.map(|()| Output::Nothing)).collect(),
-        _ => service.execute(&orders).await,
+        Some(Call::Change) => service.change(&orders).await,
+        Some(Call::Execute) | None => service.execute(&orders).await,
     }
 }
 

@@ -37,6 +37,16 @@ impl StatusLines {
         self.push(&StatusEvent { step: Some(step), detail, ..event_of(workflow, EventType::Step, at) });
     }
 
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     pub fn append(&mut self, other: &Self) {
         self.lines.extend_from_slice(&other.lines);
         self.count += other.count;

@@ -43,6 +43,20 @@ pub struct Reschedule {
     pub drop_off_location: Option<Location>,
 }
 
+impl Reschedule {
+    /// The request as it is after the change.
+    #[must_use]
+    pub fn applied_to(&self, request: &DeliveryRequest) -> DeliveryRequest {
+        DeliveryRequest {
+            pickup_time: self.pickup_time.unwrap_or(request.pickup_time),
+            deadline: self.deadline.unwrap_or(request.deadline),
+            pickup_location: self.pickup_location.unwrap_or(request.pickup_location),
+            drop_off_location: self.drop_off_location.unwrap_or(request.drop_off_location),
+            ..request.clone()
+        }
+    }
+}
+
 impl Operation {
     /// The operation as one line, newline included. JSON escapes newlines, so a line is never broken inside.
     #[must_use]

@@ -253,6 +253,11 @@ pub enum Event {
         route: Route,
         reservation: Reservation,
     },
+    /// The change of plan was not possible; everything is as it was.
+    ChangeRefused {
+        change: String,
+        failure: Failure,
+    },
     Completed,
 }
 
@@ -286,6 +291,9 @@ pub struct Workflow {
     /// The changes of plan that were applied, newest last, so that a replay applies none twice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
+    /// Why the last change of plan was not possible, if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_refused: Option<Failure>,
     pub steps: [Step; 5],
 }
 
@@ -308,6 +316,7 @@ impl Workflow {
             route: None,
             reservation: None,
             changes: Vec::new(),
+            change_refused: None,
             steps: Default::default(),
         }
     }
@@ -389,7 +398,7 @@ impl Workflow {
                 self.reason = Some(Failure::new(ReasonCode::Abandoned, "an operator gave up on undoing it"));
                 self.status = S::Failed;
             }
-            (S::Scheduled, Event::Rescheduled { .. }) => self.apply_change(event),
+            (S::Scheduled, Event::Rescheduled { .. } | Event::ChangeRefused { .. }) => self.apply_change(event),
             (S::Scheduled, Event::Completed) => self.status = S::Completed,
             _ => return illegal(&event),
         }
@@ -436,15 +445,21 @@ impl Workflow {
     }
 
     fn apply_change(&mut self, event: Event) {
-        if let Event::Rescheduled { change, request, route, reservation } = event {
-            self.request = request;
-            self.route = Some(route);
-            self.reservation = Some(reservation);
-            if self.changes.len() == CHANGES_KEPT {
-                self.changes.remove(0);
+        let (change, refused) = match event {
+            Event::Rescheduled { change, request, route, reservation } => {
+                self.request = request;
+                self.route = Some(route);
+                self.reservation = Some(reservation);
+                (change, None)
             }
-            self.changes.push(change);
+            Event::ChangeRefused { change, failure } => (change, Some(failure)),
+            _ => return,
+        };
+        self.change_refused = refused;
+        if self.changes.len() == CHANGES_KEPT {
+            self.changes.remove(0);
         }
+        self.changes.push(change);
     }
 }
 

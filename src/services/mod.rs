@@ -66,6 +66,12 @@ pub trait Service {
     /// Does the step for every order; the answers are in the orders' order.
     async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>>;
 
+    /// Changes what was done for every order to what the order says now, or refuses and leaves it as it was. Most
+    /// services have nothing that a change of plan touches.
+    async fn change(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        vec![Ok(Output::Nothing); orders.len()]
+    }
+
     /// Undoes the step for every order; the answers are in the orders' order.
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>>;
 }

@@ -31,6 +31,7 @@ use crate::store::StoreError;
 use crate::store::workflows::{Stored, Workflows};
 use crate::stream::Queues;
 
+mod change;
 mod save;
 
 /// What a scheduler works with.
@@ -65,6 +66,8 @@ struct Active {
     /// What changed since the last save, for the status feed.
     changes: Vec<Change>,
     complete_by: Timestamp,
+    /// The change of plan under way, if that is what the first operation is.
+    changing: Option<change::Changing>,
 }
 
 /// One thing to tell the status feed.
@@ -98,9 +101,22 @@ const LOST_PAUSE: Duration = Duration::from_millis(100);
 /// The record of a workflow that takes longer than this shows how far it is.
 const PROGRESS: Duration = Duration::from_millis(250);
 
-/// Orders by step, gathered so that each agent gets one message.
+/// Orders by step and kind of call, gathered so that each agent gets one message of each.
 #[derive(Default)]
-struct Ready([Vec<(Order, Timestamp)>; 5]);
+struct Ready {
+    execute: [Vec<(Order, Timestamp)>; 5],
+    change: [Vec<(Order, Timestamp)>; 5],
+}
+
+impl Ready {
+    fn execute(&mut self, step: StepName, order: Order, complete_by: Timestamp) {
+        self.execute[step.index()].push((order, complete_by));
+    }
+
+    fn change(&mut self, step: StepName, order: Order, complete_by: Timestamp) {
+        self.change[step.index()].push((order, complete_by));
+    }
+}
 
 impl Scheduler {
     #[must_use]
@@ -184,10 +200,12 @@ impl Scheduler {
                 }
             }
             OperationKind::Cancel => active.apply_if_legal(Event::CancelRequested, at),
-            // Taken up together with the drone service's move; until then the delivery stays as it is.
-            OperationKind::Reschedule(_) => {}
+            OperationKind::Reschedule(wish) => {
+                let wish = wish.clone();
+                active.begin_change(&wish);
+            }
         }
-        self.go_on(id, ready);
+        if active.changing.is_some() { self.go_on_changing(id, ready) } else { self.go_on(id, ready) }
     }
 
     /// Orders the next step, or counts the operation as through when there is none.
@@ -198,18 +216,20 @@ impl Scheduler {
             (Some(step), Some(record)) => {
                 let order = order_of(&record.workflow);
                 active.apply(Event::StepStarted(step), now());
-                ready.0[step.index()].push((order, active.complete_by));
+                ready.execute(step, order, active.complete_by);
             }
             _ => self.through.push(id.clone()),
         }
     }
 
     fn order(&self, ready: Ready, ctx: &mut Context<Self>) {
-        for (step, orders) in StepName::ALL.into_iter().zip(ready.0) {
-            if let Some(complete_by) = orders.iter().map(|(_, by)| *by).max() {
-                let orders = orders.into_iter().map(|(order, _)| order).collect();
-                let reply = ctx.address().recipient();
-                self.parts.agents.send(step, Orders { call: Call::Execute, orders, complete_by, reply });
+        for (call, by_step) in [(Call::Execute, ready.execute), (Call::Change, ready.change)] {
+            for (step, orders) in StepName::ALL.into_iter().zip(by_step) {
+                if let Some(complete_by) = orders.iter().map(|(_, by)| *by).max() {
+                    let orders = orders.into_iter().map(|(order, _)| order).collect();
+                    let reply = ctx.address().recipient();
+                    self.parts.agents.send(step, Orders { call, orders, complete_by, reply });
+                }
             }
         }
     }
@@ -239,6 +259,10 @@ impl Scheduler {
         }
         self.go_on(id, ready);
         None
+    }
+
+    fn is_changing(&self, id: &DeliveryId, step: StepName) -> bool {
+        self.active.get(id).and_then(|a| a.changing.as_ref()).is_some_and(|c| c.step() == step)
     }
 
     /// Orders the open step of deliveries once more.
@@ -315,8 +339,13 @@ impl Handler<Offer> for Scheduler {
                 active.works.push_back(work);
                 continue;
             }
-            let active =
-                Active { record: None, works: VecDeque::from([work]), changes: Vec::new(), complete_by: now() };
+            let active = Active {
+                record: None,
+                works: VecDeque::from([work]),
+                changes: Vec::new(),
+                complete_by: now(),
+                changing: None,
+            };
             self.active.insert(id.clone(), active);
             self.arrivals.push(id);
         }
@@ -326,8 +355,17 @@ impl Handler<Offer> for Scheduler {
 
 impl Handler<Answers> for Scheduler {
     type Result = ();
-    fn handle(&mut self, Answers { step, answers, .. }: Answers, ctx: &mut Context<Self>) {
+    fn handle(&mut self, Answers { step, call, answers }: Answers, ctx: &mut Context<Self>) {
         let mut ready = Ready::default();
+        if call == Call::Change {
+            let mine = answers.into_iter().filter(|(id, _)| self.is_changing(id, step)).collect::<Vec<_>>();
+            let again = mine.into_iter().filter_map(|(id, answer)| self.change_answered(&id, answer, &mut ready));
+            let again = again.collect();
+            Self::change_again(again, ctx);
+            self.order(ready, ctx);
+            self.save(ctx);
+            return;
+        }
         let lost: Vec<DeliveryId> =
             answers.into_iter().filter_map(|(id, answer)| self.answered(&id, step, answer, &mut ready)).collect();
         if !lost.is_empty() {

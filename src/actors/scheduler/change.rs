@@ -1,0 +1,162 @@
+//! Moving a scheduled delivery to other times or places: all of it takes effect, or everything is as it was.
+//!
+//! The services that the plan touches are asked in turn to change to the new order: transport, drone (which gives the
+//! old time up and takes the new one in one transaction), delivery. When one refuses, those before it are asked to
+//! change back to the old order. Each change is idempotent, so after a crash the operation is read again and done from
+//! the start; the record names the changes that were applied or refused, so that none is done twice.
+
+use std::sync::Arc;
+
+use actix::prelude::*;
+
+use super::{Active, Change, LOST_PAUSE, Ready, Scheduler, Told, order_of};
+use crate::actors::agent::Answer;
+use crate::domain::operation::Reschedule;
+use crate::domain::time::{Timestamp, later, now};
+use crate::domain::workflow::{Event, Output, Reservation, Route};
+use crate::domain::{DeliveryId, DeliveryRequest, Failure, Status, StepName};
+use crate::services::Order;
+
+/// The services that a change of plan touches, in order.
+const TOUCHED: [StepName; 3] = [StepName::Transport, StepName::Drone, StepName::Delivery];
+
+/// A change of plan under way.
+pub(super) struct Changing {
+    change: String,
+    request: Arc<DeliveryRequest>,
+    route: Option<Route>,
+    reservation: Option<Reservation>,
+    /// Which of the touched services is asked.
+    turn: usize,
+    /// Why it is being taken back.
+    refused: Option<Failure>,
+}
+
+impl Changing {
+    pub(super) fn step(&self) -> StepName {
+        TOUCHED[self.turn]
+    }
+}
+
+impl Active {
+    /// Begins a change, unless there is nothing to change or it was done before.
+    pub(super) fn begin_change(&mut self, wish: &Reschedule) {
+        let Some(record) = &self.record else { return };
+        let workflow = &record.workflow;
+        if workflow.status != Status::Scheduled || workflow.changes.contains(&wish.change) {
+            return;
+        }
+        self.changing = Some(Changing {
+            change: wish.change.clone(),
+            request: Arc::new(wish.applied_to(&workflow.request)),
+            route: None,
+            reservation: None,
+            turn: 0,
+            refused: None,
+        });
+    }
+
+    /// What the service in turn is asked: the new order, or the old one when the change is taken back.
+    fn change_order(&self) -> Option<(StepName, Order)> {
+        let (record, changing) = (self.record.as_ref()?, self.changing.as_ref()?);
+        let old = order_of(&record.workflow);
+        let order = if changing.refused.is_some() {
+            old
+        } else {
+            Order {
+                request: changing.request.clone(),
+                route: changing.route.clone(),
+                reservation: changing.reservation.clone().or(old.reservation),
+                ..old
+            }
+        };
+        Some((changing.step(), order))
+    }
+
+    /// Folds the change, or its refusal, into the record.
+    fn end_change(&mut self, at: Timestamp) {
+        let (Some(changing), Some(record)) = (self.changing.take(), &self.record) else { return };
+        let event = match (changing.refused, changing.route, changing.reservation) {
+            (None, Some(route), Some(reservation)) => {
+                Event::Rescheduled { change: changing.change, request: changing.request, route, reservation }
+            }
+            (refused, ..) => {
+                let missing = || Failure::new(crate::domain::ReasonCode::ServiceRefused, "no route or no reservation");
+                Event::ChangeRefused { change: changing.change, failure: refused.unwrap_or_else(missing) }
+            }
+        };
+        let status = record.workflow.status;
+        self.apply(event, at);
+        // The status stays, but those who watch want to know that the plan is another, or is not.
+        self.changes.push(Change { at, what: Told::Status(status) });
+    }
+}
+
+impl Scheduler {
+    pub(super) fn go_on_changing(&mut self, id: &DeliveryId, ready: &mut Ready) {
+        let Some(active) = self.active.get_mut(id) else { return };
+        if let Some((step, order)) = active.change_order() {
+            ready.change(step, order, active.complete_by);
+        }
+    }
+
+    pub(super) fn change_answered(&mut self, id: &DeliveryId, answer: Answer, ready: &mut Ready) -> Option<DeliveryId> {
+        let active = self.active.get_mut(id)?;
+        let changing = active.changing.as_mut()?;
+        let ended = match (answer, changing.refused.is_some()) {
+            (Answer::Done(output), false) => {
+                match output {
+                    Output::Route(route) => changing.route = Some(route),
+                    Output::Reservation(reservation) => changing.reservation = Some(reservation),
+                    Output::Nothing => {}
+                }
+                changing.turn += 1;
+                changing.turn == TOUCHED.len()
+            }
+            (Answer::Refused(failure), false) => {
+                changing.refused = Some(failure);
+                changing.turn == 0 || {
+                    changing.turn -= 1;
+                    false
+                }
+            }
+            // It may have changed: this one is to change back too.
+            (Answer::GaveUp(failure), false) => {
+                changing.refused = Some(failure);
+                false
+            }
+            (Answer::Done(_), true) => {
+                changing.turn == 0 || {
+                    changing.turn -= 1;
+                    false
+                }
+            }
+            (Answer::Retrying(_), _) => return None,
+            // What is half-changed must be changed back, however long it takes.
+            (Answer::Lost | Answer::Refused(_) | Answer::GaveUp(_), _) => {
+                active.complete_by = later(now(), self.parts.complete_by);
+                return Some(id.clone());
+            }
+        };
+        if ended {
+            active.end_change(now());
+            self.through.push(id.clone());
+        } else {
+            self.go_on_changing(id, ready);
+        }
+        None
+    }
+
+    /// Asks again, after a pause, those whose agent died or who could not be changed back.
+    pub(super) fn change_again(ids: Vec<DeliveryId>, ctx: &mut Context<Self>) {
+        if !ids.is_empty() {
+            ctx.run_later(LOST_PAUSE, move |me, ctx| {
+                let mut ready = Ready::default();
+                for id in &ids {
+                    me.go_on_changing(id, &mut ready);
+                }
+                me.order(ready, ctx);
+            });
+        }
+    }
+}
