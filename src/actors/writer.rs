@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::lifeline::Lifeline;
 use super::slot::Slot;
+use crate::domain::DeliveryId;
 use crate::stream::{AppendError, Stream, Streams};
 
 /// Why lines were not taken.
@@ -38,6 +39,8 @@ pub struct Limits {
     pub batch_bytes: usize,
     pub in_flight: usize,
     pub timeout: Duration,
+    /// How much of what was written last can be found again.
+    pub recent_bytes: usize,
 }
 
 /// Whole lines that go into one entry.
@@ -48,6 +51,12 @@ pub struct Append {
     pub count: usize,
     pub reply: oneshot::Sender<Result<(), WriteError>>,
 }
+
+/// Looks for the lines of a delivery among those written last, so that a request can be read back before anybody
+/// has processed it.
+#[derive(Message)]
+#[rtype(result = "Vec<Bytes>")]
+pub struct Find(pub DeliveryId);
 
 #[derive(Message)]
 #[rtype(result = "Observed")]
@@ -69,6 +78,7 @@ pub struct Writer {
     streams: Arc<dyn Streams>,
     limits: Limits,
     waiting: VecDeque<Append>,
+    recent: Recent,
     seen: Observed,
     lifeline: Lifeline,
 }
@@ -76,7 +86,8 @@ pub struct Writer {
 impl Writer {
     #[must_use]
     pub fn new(stream: Stream, streams: Arc<dyn Streams>, limits: Limits, lifeline: Lifeline) -> Self {
-        Self { stream, streams, limits, waiting: VecDeque::new(), seen: Observed::default(), lifeline }
+        let recent = Recent::new(limits.recent_bytes);
+        Self { stream, streams, limits, waiting: VecDeque::new(), recent, seen: Observed::default(), lifeline }
     }
 
     /// Starts writes while there are lines and a place in flight.
@@ -84,9 +95,12 @@ impl Writer {
         while self.seen.writing < self.limits.in_flight && !self.waiting.is_empty() {
             let (body, replies, lines) = self.gather();
             self.seen.writing += 1;
-            let write = write(self.streams.clone(), self.stream, body, self.limits.timeout);
+            let write = write(self.streams.clone(), self.stream, body.clone(), self.limits.timeout);
             ctx.spawn(write.into_actor(self).map(move |written, me, ctx| {
                 me.seen.writing -= 1;
+                if written.is_ok() {
+                    me.recent.keep(body);
+                }
                 me.settle(written, replies, lines);
                 me.pump(ctx);
             }));
@@ -184,10 +198,56 @@ impl Handler<Append> for Writer {
     }
 }
 
+impl Handler<Find> for Writer {
+    type Result = Vec<Bytes>;
+    fn handle(&mut self, Find(id): Find, _: &mut Context<Self>) -> Vec<Bytes> {
+        self.recent.lines_of(&id)
+    }
+}
+
 impl Handler<Observe> for Writer {
     type Result = Observed;
     fn handle(&mut self, _: Observe, _: &mut Context<Self>) -> Observed {
         self.seen
+    }
+}
+
+/// The entries written last, up to so many bytes. Keeping one costs nothing but its memory; looking is a search.
+struct Recent {
+    entries: VecDeque<Bytes>,
+    bytes: usize,
+    most: usize,
+}
+
+impl Recent {
+    fn new(most: usize) -> Self {
+        Self { entries: VecDeque::new(), bytes: 0, most }
+    }
+
+    fn keep(&mut self, entry: Bytes) {
+        self.bytes += entry.len();
+        self.entries.push_back(entry);
+        while self.bytes > self.most {
+            let Some(oldest) = self.entries.pop_front() else { break };
+            self.bytes -= oldest.len();
+        }
+    }
+
+    fn lines_of(&self, id: &DeliveryId) -> Vec<Bytes> {
+        // How every operation's line begins; see `Operation`.
+        let begin = format!("{{\"id\":\"{id}\"");
+        let finder = memchr::memmem::Finder::new(&begin);
+        let in_entry = |entry: &Bytes| {
+            let at: Vec<usize> = finder.find_iter(entry).collect();
+            let starts = at.into_iter().filter(|at| *at == 0 || entry[at - 1] == b'\n');
+            starts
+                .map(|at| {
+                    let end = memchr::memchr(b'\n', &entry[at..]).map_or(entry.len(), |len| at + len);
+                    entry.slice(at..end)
+                })
+                .collect::<Vec<_>>()
+        };
+        self.entries.iter().flat_map(in_entry).collect()
     }
 }
 
@@ -211,5 +271,33 @@ impl WriterHandle {
             Err(SendError::Full(_)) => Err(WriteError::Full),
             Err(SendError::Closed(_)) => Err(away()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::request::samples;
+    use crate::domain::time::from_millis;
+    use crate::domain::{Operation, OperationKind};
+
+    fn line(id: &str, op: OperationKind) -> Vec<u8> {
+        Operation { id: DeliveryId::parse(id).unwrap(), at: from_millis(1), trace: None, op }.to_line()
+    }
+
+    #[test]
+    fn what_was_written_last_is_found_and_the_rest_forgotten() {
+        let schedule = |id: &str| line(id, OperationKind::Schedule(Arc::new(samples::request())));
+        let mut recent = Recent::new(3 * schedule("a-1").len());
+        recent.keep([schedule("a-1"), schedule("a-2"), line("a-1", OperationKind::Cancel)].concat().into());
+        let found = recent.lines_of(&DeliveryId::parse("a-1").unwrap());
+        let kinds: Vec<_> = found.iter().map(|l| serde_json::from_slice::<Operation>(l).unwrap().op).collect();
+        assert!(matches!(kinds[..], [OperationKind::Schedule(_), OperationKind::Cancel]));
+        assert!(recent.lines_of(&DeliveryId::parse("a").unwrap()).is_empty());
+        recent.keep([schedule("b-1"), schedule("b-2")].concat().into());
+        assert!(recent.lines_of(&DeliveryId::parse("a-1").unwrap()).is_empty());
+        assert_eq!(recent.lines_of(&DeliveryId::parse("b-2").unwrap()).len(), 1);
     }
 }

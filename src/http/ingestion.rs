@@ -11,6 +11,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::body::{self, Limits};
+use super::deliveries;
 use super::intake::Intake;
 use super::problem::{Kind, Problem};
 use crate::actors::writer::WriteError;
@@ -31,8 +32,8 @@ const NAMESPACE: Uuid = Uuid::from_u128(0x0d2f_5c1e_7b1a_5e52_9a3c_64e0_83a1_90d
 
 /// What the calls need.
 pub struct Ingestion {
-    intake: Intake,
-    workflows: Workflows,
+    pub(super) intake: Intake,
+    pub(super) workflows: Workflows,
     claims: Claims,
     partitions: u32,
     deadline_after: Duration,
@@ -41,7 +42,7 @@ pub struct Ingestion {
     /// How long the body of a `PUT` is remembered.
     keep: Duration,
     client_header: String,
-    one: Limits,
+    pub(super) one: Limits,
     pub(super) many: Limits,
     limit_route: bool,
 }
@@ -90,9 +91,15 @@ impl Ingestion {
     pub fn routes(ingestion: &web::Data<Self>, config: &mut web::ServiceConfig) {
         config
             .app_data(ingestion.clone())
-            .service(web::resource("/api/deliveryrequests").post(post))
+            .service(web::resource("/api/deliveryrequests").post(post).get(deliveries::list))
             .service(web::resource("/api/deliveryrequests/batch").post(super::batch::post))
-            .service(web::resource("/api/deliveryrequests/{deliveryId}").put(put));
+            .service(
+                web::resource("/api/deliveryrequests/{deliveryId}")
+                    .get(deliveries::get)
+                    .put(put)
+                    .patch(deliveries::patch)
+                    .delete(deliveries::delete),
+            );
         if ingestion.limit_route {
             config.service(web::resource("/api/limit").post(limit));
         }
@@ -109,7 +116,11 @@ impl Ingestion {
         let request = draft.complete(&id, now, self.deadline_after);
         let op = OperationKind::Schedule(Arc::new(request));
         let line = Operation { id: id.clone(), at: now, trace, op }.to_line();
-        Ready { partition: partition_of(id.as_str(), self.partitions), id, line }
+        Ready { partition: self.partition(&id), id, line }
+    }
+
+    pub(super) fn partition(&self, id: &DeliveryId) -> u32 {
+        partition_of(id.as_str(), self.partitions)
     }
 
     pub(super) async fn write(&self, partition: u32, lines: Vec<u8>, count: usize) -> Result<(), WriteError> {

@@ -13,6 +13,7 @@ use crate::config;
 
 pub mod batch;
 pub mod body;
+pub mod deliveries;
 pub mod edge;
 pub mod ingestion;
 pub mod intake;
