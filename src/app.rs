@@ -1,12 +1,244 @@
-//! Wires the parts up by role, starts them and drains them.
+//! Wires the parts up by role, starts them, and drains them when a signal says so (G8).
 
-use crate::config::Settings;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Runs until a signal ends it.
+use actix::prelude::*;
+use actix_web::dev::ServerHandle;
+use actix_web::web;
+use anyhow::Context as _;
+
+use crate::actors::agent::{Agent, Agents};
+use crate::actors::compensator::{self, Compensator};
+use crate::actors::lifeline::Lifeline;
+use crate::actors::partitions::{self, Partitions};
+use crate::actors::scheduler::{self, Scheduler};
+use crate::actors::slot::Slot;
+use crate::actors::supervisor::{Child, Supervisor, Watch};
+use crate::actors::teller::{Teller, TellerHandle};
+use crate::actors::writer::{Limits, Writer, WriterHandle};
+use crate::alerts::Alerts;
+use crate::config::{Role, Settings};
+use crate::domain::StepName;
+use crate::engine::Engine;
+use crate::health::Health;
+use crate::http::ingestion::Ingestion;
+use crate::http::intake::Intake;
+use crate::http::{self, Routes};
+use crate::services::{Local, Service};
+use crate::store::checkpoints::Checkpoints;
+use crate::store::workflows::Workflows;
+use crate::stream::Stream;
+
+/// Runs until a signal ends it, then drains.
 ///
 /// # Errors
 /// When a part cannot be started.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
-    tracing::info!(listen = settings.http.listen, "nothing to serve yet");
+    let app = App::start(settings).await?;
+    tracing::info!(address = %app.address, "serving");
+    signalled().await?;
+    app.drain().await;
     Ok(())
+}
+
+async fn signalled() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    Ok(())
+}
+
+/// The running application.
+pub struct App {
+    pub address: SocketAddr,
+    server: ServerHandle,
+    engine: Engine,
+    health: Health,
+    partitions: Slot<Partitions>,
+    drain: Duration,
+}
+
+/// What the parts share while they are started.
+struct Starting {
+    settings: Arc<Settings>,
+    engine: Engine,
+    alerts: Alerts,
+    supervisor: Addr<Supervisor>,
+    arbiters: Vec<ArbiterHandle>,
+}
+
+impl App {
+    /// Starts every part of the configured roles.
+    ///
+    /// # Errors
+    /// When the engine cannot be opened or the address cannot be bound.
+    pub async fn start(settings: Settings) -> anyhow::Result<Self> {
+        crate::metrics::start();
+        let health = Health::default();
+        let engine = Engine::open(&settings, &health).await?;
+        let alerts = Alerts::default();
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let starting = Starting {
+            settings: Arc::new(settings),
+            engine: engine.clone(),
+            supervisor: Supervisor::new(alerts.clone()).start(),
+            alerts,
+            arbiters: (0..cores.max(2)).map(|_| Arbiter::new().handle()).collect(),
+        };
+        starting.start(health)
+    }
+
+    /// No new intake, what is in flight finished or left to the replay, checkpoints saved.
+    pub async fn drain(self) {
+        self.health.down("process", "draining");
+        let intake = self.server.stop(true);
+        let all = async {
+            if let Some(partitions) = self.partitions.get()
+                && partitions.send(partitions::Drain).await.is_err()
+            {
+                tracing::warn!("the partitions were not drained; what was in flight is read again");
+            }
+            intake.await;
+        };
+        if tokio::time::timeout(self.drain, all).await.is_err() {
+            tracing::warn!("not all was finished in time; the rest is read again");
+        }
+        self.engine.sync();
+        tracing::info!("drained");
+    }
+}
+
+impl Starting {
+    fn start(self, health: Health) -> anyhow::Result<App> {
+        let settings = self.settings.clone();
+        let status = self.start_writer(Stream::Status, "writer/status");
+        let teller = self.start_teller(&status);
+        let local = Local::new(&self.engine.state, Arc::new(teller), &settings.services)
+            .context("the services cannot be started")?;
+        let mut routes: Vec<Routes> = vec![common_routes(&health)];
+        if settings.has(Role::Ingestion) {
+            routes.push(self.start_ingestion());
+        }
+        let agents = Agents::default();
+        if settings.has(Role::Scheduler) || settings.has(Role::Supervisor) {
+            self.start_agents(&agents, &local);
+        }
+        if settings.has(Role::Supervisor) {
+            self.start_compensator(&agents, &status);
+        }
+        let partitions = Slot::default();
+        if settings.has(Role::Scheduler) {
+            self.start_partitions(&partitions, &agents, &status);
+        }
+        let drain = settings.drain;
+        let (server, address) = http::serve(&settings.http, routes, drain.as_secs())
+            .with_context(|| format!("cannot listen on {}", settings.http.listen))?;
+        let handle = server.handle();
+        actix::spawn(server);
+        Ok(App { address, server: handle, engine: self.engine, health, partitions, drain })
+    }
+
+    /// A child that runs one actor on one of the threads, found through its slot.
+    fn watch<A, F>(&self, name: impl Into<String>, turn: usize, slot: &Slot<A>, make: F)
+    where
+        A: Actor<Context = Context<A>>,
+        F: Fn(Lifeline) -> A + Send + Clone + 'static,
+    {
+        let (arbiter, slot) = (self.arbiters[turn % self.arbiters.len()].clone(), slot.clone());
+        self.supervisor.do_send(Watch(Child::new(name, move |lifeline| {
+            let (make, slot) = (make.clone(), slot.clone());
+            if !arbiter.spawn_fn(move || slot.set(make(lifeline).start())) {
+                tracing::error!("a thread is gone; its actors cannot be started again");
+            }
+        })));
+    }
+
+    fn start_writer(&self, stream: Stream, name: &str) -> WriterHandle {
+        let ingestion = &self.settings.ingestion;
+        let limits = Limits {
+            waiting: ingestion.max_waiting,
+            batch_lines: ingestion.batch_requests,
+            batch_bytes: ingestion.batch_bytes,
+            in_flight: ingestion.writes_in_flight,
+            timeout: ingestion.write_timeout,
+            recent_bytes: match stream {
+                Stream::Requests(_) => ingestion.recent_bytes / self.settings.partitions.count as usize,
+                Stream::Status | Stream::DeadLetters => 0,
+            },
+        };
+        let (streams, handle) = (self.engine.streams.clone(), WriterHandle::default());
+        let turn = if let Stream::Requests(partition) = stream { partition as usize } else { 0 };
+        self.watch(name, turn, &handle.slot, move |lifeline| Writer::new(stream, streams.clone(), limits, lifeline));
+        handle
+    }
+
+    fn start_teller(&self, status: &WriterHandle) -> TellerHandle {
+        let (handle, status) = (TellerHandle::default(), status.clone());
+        self.watch("teller", 0, &handle.slot, move |lifeline| Teller::new(status.clone(), lifeline));
+        handle
+    }
+
+    fn start_ingestion(&self) -> Routes {
+        let count = self.settings.partitions.count;
+        let writers =
+            (0..count).map(|p| self.start_writer(Stream::Requests(p), &format!("writer/{p}"))).collect::<Vec<_>>();
+        let intake = Intake::new(writers);
+        let ingestion = web::Data::new(Ingestion::new(&self.settings, intake, self.engine.state.clone()));
+        Arc::new(move |config| Ingestion::routes(&ingestion, config))
+    }
+
+    fn start_agents(&self, agents: &Agents, local: &Local) {
+        for (turn, step) in StepName::ALL.into_iter().enumerate() {
+            let (settings, local, alerts) = (self.settings.clone(), local.clone(), self.alerts.clone());
+            self.watch(format!("agent/{}", step.as_str()), turn, agents.slot(step), move |lifeline| {
+                let service: Arc<dyn Service> = local.of(step);
+                Agent::new(service, settings.agents.get(step).clone(), alerts.clone(), lifeline)
+            });
+        }
+    }
+
+    fn start_compensator(&self, agents: &Agents, status: &WriterHandle) {
+        let parts = compensator::Parts {
+            workflows: Workflows::new(self.engine.state.clone()),
+            agents: agents.clone(),
+            queues: self.engine.queues.clone(),
+            status: status.clone(),
+            settings: self.settings.compensation.clone(),
+            alerts: self.alerts.clone(),
+        };
+        self.watch("compensator", 1, &Slot::default(), move |lifeline| Compensator::new(parts.clone(), lifeline));
+    }
+
+    fn start_partitions(&self, slot: &Slot<Partitions>, agents: &Agents, status: &WriterHandle) {
+        let flow = scheduler::Parts {
+            workflows: Workflows::new(self.engine.state.clone()),
+            agents: agents.clone(),
+            queues: self.engine.queues.clone(),
+            status: status.clone(),
+            complete_by: self.settings.scheduler.complete_by,
+        };
+        let lease = self.settings.partitions.lease;
+        let parts = partitions::Parts {
+            streams: self.engine.streams.clone(),
+            checkpoints: Checkpoints::new(self.engine.state.clone(), &self.engine.instance, lease),
+            settings: self.settings.clone(),
+            alerts: self.alerts.clone(),
+            start_flow: Arc::new(move |_, finished, lifeline| {
+                Scheduler::new(flow.clone(), finished, lifeline).start().recipient()
+            }),
+            arbiters: self.arbiters.clone(),
+        };
+        let supervisor = self.supervisor.clone();
+        self.watch("partitions", 0, slot, move |lifeline| Partitions::new(parts.clone(), supervisor.clone(), lifeline));
+    }
+}
+
+/// What every role serves: probes and metrics.
+fn common_routes(health: &Health) -> Routes {
+    let health = web::Data::new(health.clone());
+    Arc::new(move |config| {
+        config.app_data(health.clone()).configure(http::probes::routes);
+    })
 }

@@ -21,6 +21,7 @@ pub mod cli;
 pub mod cluster;
 pub mod config;
 pub mod domain;
+pub mod engine;
 pub mod health;
 pub mod http;
 pub mod metrics;

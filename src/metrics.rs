@@ -15,10 +15,16 @@ pub const ACCEPTED: &str = "drone_requests_accepted_total";
 /// Requests that were not taken, by reason.
 pub const REFUSED: &str = "drone_requests_refused_total";
 
+/// Alerts raised, by kind.
 pub const ALERTS: &str = "drone_alerts_total";
+/// Actors started again, by name.
 pub const ACTOR_RESTARTS: &str = "drone_actor_restarts_total";
+/// Workflows that a scheduler is through with, by status.
 pub const WORKFLOWS: &str = "drone_workflows_total";
+/// From the acceptance of a request until all its steps are done.
 pub const ACCEPT_TO_SCHEDULED: &str = "drone_accept_to_scheduled_seconds";
+/// Events of the services that found no room on their way to the status stream.
+pub const STATUS_DROPPED: &str = "drone_status_events_dropped_total";
 
 const SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 /// Samples wait in memory until they are put into their buckets, this often.

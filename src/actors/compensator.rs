@@ -198,7 +198,7 @@ impl Compensator {
                     let pause = backoff.pause(job.tries);
                     self.retry_later(id, pause, ctx);
                 } else {
-                    self.give_up(id, failure, ctx);
+                    self.give_up(id, &failure, ctx);
                 }
             }
         }
@@ -233,7 +233,7 @@ impl Compensator {
         }
     }
 
-    fn give_up(&mut self, id: &DeliveryId, failure: Failure, ctx: &mut Context<Self>) {
+    fn give_up(&mut self, id: &DeliveryId, failure: &Failure, ctx: &mut Context<Self>) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let Some(record) = &mut job.record else { return };
         let text = format!("the {} step could not be undone: {}", job.step.as_str(), failure.text);

@@ -15,4 +15,5 @@ pub mod reader;
 pub mod scheduler;
 pub mod slot;
 pub mod supervisor;
+pub mod teller;
 pub mod writer;

@@ -253,10 +253,12 @@ pub enum Event {
         route: Route,
         reservation: Reservation,
     },
-    /// The change of plan was not possible; everything is as it was.
+    /// The change of plan was not possible; everything is as it was, but a drone that had been moved already may have
+    /// come back to another time.
     ChangeRefused {
         change: String,
         failure: Failure,
+        reservation: Option<Reservation>,
     },
     Completed,
 }
@@ -452,7 +454,10 @@ impl Workflow {
                 self.reservation = Some(reservation);
                 (change, None)
             }
-            Event::ChangeRefused { change, failure } => (change, Some(failure)),
+            Event::ChangeRefused { change, failure, reservation } => {
+                self.reservation = reservation.or(self.reservation.take());
+                (change, Some(failure))
+            }
             _ => return,
         };
         self.change_refused = refused;

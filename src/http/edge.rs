@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use actix_web::body::{EitherBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
-use actix_web::{Error, HttpRequest};
+use actix_web::{Error, HttpRequest, HttpResponse, ResponseError};
 use futures_util::FutureExt;
 
 use super::problem::{CONTENT_TYPE, Kind, Problem};
@@ -20,28 +21,50 @@ const MAX_REQUEST_ID: usize = 128;
 /// The outermost layer of the server.
 ///
 /// # Errors
-/// Never: errors have become answers here.
+/// Only for calls that came to no answer of their own; actix turns it into one.
 pub async fn edge<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, Error> {
     let started = Instant::now();
     let request_id = request_id(request.headers());
-    let (head, payload) = request.into_parts();
-    let answer = AssertUnwindSafe(next.call(ServiceRequest::from_parts(head.clone(), payload))).catch_unwind().await;
-    let mut response = match answer {
+    let uri = request.uri().clone();
+    let failed = |problem, id| Err(Failed { problem, path: uri.path().to_owned(), id }.into());
+    let mut response = match AssertUnwindSafe(next.call(request)).catch_unwind().await {
         Ok(Ok(response)) => finish(response),
-        Ok(Err(error)) => respond(head, &problem_of(&error)),
+        Ok(Err(error)) => return failed(problem_of(&error), request_id),
         Err(panic) => {
             let reason = panic.downcast_ref::<&str>().map(ToString::to_string);
             let reason = reason.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-            tracing::error!(path = head.path(), reason, "a call panicked");
-            respond(head, &Problem::new(Kind::Internal, "the call could not be carried out"))
+            tracing::error!(path = uri.path(), reason, "a call panicked");
+            return failed(Problem::new(Kind::Internal, "the call could not be carried out"), request_id);
         }
     };
     response.headers_mut().insert(REQUEST_ID, request_id);
     metrics::http_call(response.request(), response.status(), started.elapsed());
     Ok(response)
+}
+
+/// A call that came to no answer of its own. The request is gone by then (it cannot be held beside its handler), so
+/// what the answer needs of it is kept here.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .problem.detail)]
+struct Failed {
+    problem: Problem,
+    path: String,
+    id: HeaderValue,
+}
+
+impl ResponseError for Failed {
+    fn status_code(&self) -> StatusCode {
+        self.problem.kind.told().0
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let mut response = self.problem.respond(Some(&self.path));
+        response.headers_mut().insert(REQUEST_ID, self.id.clone());
+        response
+    }
 }
 
 /// The client's id for the call when it is sane, or a new one.

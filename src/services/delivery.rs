@@ -301,6 +301,14 @@ impl Service for DeliveryService {
         self.create(orders).await.unwrap_or_else(|error| all(orders.len(), &error.into()))
     }
 
+    async fn change(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        let mut answers = Vec::with_capacity(orders.len());
+        for order in orders {
+            answers.push(self.amend(order).await.map(|_| Output::Nothing));
+        }
+        answers
+    }
+
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
         let keys = |order: &Order| vec![key(order.id.as_str())];
         let undo = |order: &Order, read: &[Option<bytes::Bytes>]| {

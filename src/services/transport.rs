@@ -151,6 +151,27 @@ impl Service for TransportService {
         }
     }
 
+    /// The booking of the new plan takes the place of the old one's, or ends it where no carrier is needed any more.
+    async fn change(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        let mut answers: Vec<_> = orders.iter().map(|order| self.route(&order.request).map(Output::Route)).collect();
+        let mut direct = Vec::new();
+        for (order, answer) in orders.iter().zip(&answers) {
+            if let Ok(Output::Route(route)) = answer
+                && route.legs.is_empty()
+            {
+                direct.push(Txn::new().delete(key(&order.id)));
+            }
+        }
+        let changed = match self.state.commit(direct).await {
+            Ok(_) => self.book(orders, &mut answers).await,
+            Err(error) => Err(error),
+        };
+        match changed {
+            Ok(()) => answers,
+            Err(error) => all(orders.len(), &error.into()),
+        }
+    }
+
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
         let undo = |order: &Order| bury(Txn::new().delete(key(&order.id)), StepName::Transport, &order.id);
         match self.state.commit(orders.iter().map(undo).collect()).await {

@@ -14,7 +14,7 @@ use crate::actors::agent::Answer;
 use crate::domain::operation::Reschedule;
 use crate::domain::time::{Timestamp, later, now};
 use crate::domain::workflow::{Event, Output, Reservation, Route};
-use crate::domain::{DeliveryId, DeliveryRequest, Failure, Status, StepName};
+use crate::domain::{DeliveryId, DeliveryRequest, Failure, ReasonCode, Status, StepName};
 use crate::services::Order;
 
 /// The services that a change of plan touches, in order.
@@ -35,6 +35,25 @@ pub(super) struct Changing {
 impl Changing {
     pub(super) fn step(&self) -> StepName {
         TOUCHED[self.turn]
+    }
+
+    /// From here on the change is taken back.
+    fn refuse(&mut self, failure: Failure) {
+        self.refused = Some(failure);
+        self.reservation = None;
+    }
+
+    /// Goes on to the next service; true when there is none.
+    fn step_on(&mut self) -> bool {
+        self.turn += 1;
+        self.turn == TOUCHED.len()
+    }
+
+    /// Goes back to the service before; true when there is none.
+    fn step_back(&mut self) -> bool {
+        let first = self.turn == 0;
+        self.turn = self.turn.saturating_sub(1);
+        first
     }
 }
 
@@ -80,9 +99,10 @@ impl Active {
             (None, Some(route), Some(reservation)) => {
                 Event::Rescheduled { change: changing.change, request: changing.request, route, reservation }
             }
-            (refused, ..) => {
-                let missing = || Failure::new(crate::domain::ReasonCode::ServiceRefused, "no route or no reservation");
-                Event::ChangeRefused { change: changing.change, failure: refused.unwrap_or_else(missing) }
+            (refused, _, reservation) => {
+                let missing = || Failure::new(ReasonCode::ServiceRefused, "no route or no reservation");
+                let failure = refused.unwrap_or_else(missing);
+                Event::ChangeRefused { change: changing.change, failure, reservation }
             }
         };
         let status = record.workflow.status;
@@ -104,32 +124,22 @@ impl Scheduler {
         let active = self.active.get_mut(id)?;
         let changing = active.changing.as_mut()?;
         let ended = match (answer, changing.refused.is_some()) {
-            (Answer::Done(output), false) => {
+            (Answer::Done(output), reverting) => {
                 match output {
                     Output::Route(route) => changing.route = Some(route),
                     Output::Reservation(reservation) => changing.reservation = Some(reservation),
                     Output::Nothing => {}
                 }
-                changing.turn += 1;
-                changing.turn == TOUCHED.len()
+                if reverting { changing.step_back() } else { changing.step_on() }
             }
             (Answer::Refused(failure), false) => {
-                changing.refused = Some(failure);
-                changing.turn == 0 || {
-                    changing.turn -= 1;
-                    false
-                }
+                changing.refuse(failure);
+                changing.step_back()
             }
             // It may have changed: this one is to change back too.
             (Answer::GaveUp(failure), false) => {
-                changing.refused = Some(failure);
+                changing.refuse(failure);
                 false
-            }
-            (Answer::Done(_), true) => {
-                changing.turn == 0 || {
-                    changing.turn -= 1;
-                    false
-                }
             }
             (Answer::Retrying(_), _) => return None,
             // What is half-changed must be changed back, however long it takes.

@@ -229,6 +229,14 @@ impl Service for DroneService {
         }
     }
 
+    async fn change(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        let mut answers = Vec::with_capacity(orders.len());
+        for order in orders {
+            answers.push(self.reschedule(order).await.map(Output::Reservation));
+        }
+        answers
+    }
+
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
         self.release(orders).await
     }
