@@ -82,7 +82,7 @@ impl RabbitMqReader {
                 }
                 None => return Err(read_failed("connection closed")),
             }
-            let room = self.taken.entries.len() < PREFETCH.into();
+            let room = self.taken.entries.len() < usize::from(PREFETCH);
             next = if room { self.consumer.next().now_or_never() } else { None };
         }
         Ok(())
