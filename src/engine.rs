@@ -9,6 +9,7 @@ use crate::health::Health;
 use crate::store::State;
 use crate::store::embedded::EmbeddedState;
 use crate::stream::{Queues, Streams, embedded};
+use crate::{cluster, domain};
 
 #[derive(Clone)]
 pub struct Engine {
@@ -28,7 +29,7 @@ impl Engine {
     pub async fn open(settings: &Settings, health: &Health) -> anyhow::Result<Self> {
         match settings.engine {
             config::Engine::Embedded => Self::open_embedded(settings, health),
-            config::Engine::Cluster => anyhow::bail!("the cluster engine is not here yet"),
+            config::Engine::Cluster => Self::connect(settings, health).await,
         }
     }
 
@@ -52,6 +53,28 @@ impl Engine {
             // The folder is locked, so whoever opens it is the only one: it takes its own leases back at once.
             instance: "embedded".to_owned(),
             on_disk: Some(opened.state),
+        })
+    }
+
+    async fn connect(settings: &Settings, health: &Health) -> anyhow::Result<Self> {
+        let cluster = cluster::connect(settings).await.context("the cluster engine cannot be used")?;
+        let broker = cluster.broker.clone();
+        health.check("rabbitmq", move || {
+            let broker = broker.clone();
+            async move { broker.health().await }
+        });
+        let state = cluster.state.clone();
+        health.check("redis", move || {
+            let state = state.clone();
+            async move { state.ping().await.map_err(|e| e.reason) }
+        });
+        let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "host".to_owned());
+        Ok(Self {
+            state: cluster.state,
+            streams: cluster.broker.clone(),
+            queues: cluster.broker,
+            instance: format!("{host}-{}", domain::DeliveryId::generate()),
+            on_disk: None,
         })
     }
 
