@@ -3,6 +3,7 @@
 //! The way of a request: [`writer`] → stream → [`reader`] → [`scheduler`] (whose steps are done by [`agent`]s) →
 //! [`checkpointer`]. What fails for good goes to the [`compensator`]. [`partitions`] decides which partitions this
 //! instance reads, [`supervisor`] starts and restarts everything.
+//! The [`status_hub`] tells whoever watches of every change.
 
 pub mod agent;
 pub mod backoff;
@@ -14,6 +15,7 @@ pub mod partitions;
 pub mod reader;
 pub mod scheduler;
 pub mod slot;
+pub mod status_hub;
 pub mod supervisor;
 pub mod teller;
 pub mod writer;

@@ -174,7 +174,7 @@ impl Seen<'_> {
     }
 }
 
-const NAME_RULE: &str =
+pub const NAME_RULE: &str =
     "must be 1 to 64 characters out of A-Z, a-z, 0-9, '.', '_', '@' and '-', the first a letter, digit or '_'";
 
 /// Whether a text can name an owner or a package: it fits into a path and into a key.

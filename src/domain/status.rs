@@ -1,5 +1,8 @@
 //! What the status feed tells: one line of the status stream for every change of a delivery.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
 use super::request::{DeliveryId, Location};
@@ -28,6 +31,51 @@ pub enum EventType {
     Stage,
     /// The drone told where it is.
     Location,
+}
+
+/// An event's place on the status stream, told as `<offset>-<line>`. Later events have greater ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventId {
+    pub offset: u64,
+    pub line: u32,
+}
+
+/// Why a text is not an event's id.
+#[derive(Debug, thiserror::Error)]
+#[error("an event's id is two numbers with a hyphen between them, as the feed tells it: 17-3")]
+pub struct InvalidEventId;
+
+impl EventId {
+    /// Where an entry begins.
+    #[must_use]
+    pub fn start_of(offset: u64) -> Self {
+        Self { offset, line: 0 }
+    }
+
+    /// The first place after this event.
+    #[must_use]
+    pub fn after(self) -> Self {
+        self.line.checked_add(1).map_or(Self::start_of(self.offset.saturating_add(1)), |line| Self { line, ..self })
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.offset, self.line)
+    }
+}
+
+impl FromStr for EventId {
+    type Err = InvalidEventId;
+    fn from_str(text: &str) -> Result<Self, InvalidEventId> {
+        let (offset, line) = text.split_once('-').ok_or(InvalidEventId)?;
+        let id = Self {
+            offset: offset.parse().map_err(|_| InvalidEventId)?,
+            line: line.parse().map_err(|_| InvalidEventId)?,
+        };
+        // One event, one id: no leading zeros, no signs.
+        if id.to_string() == text { Ok(id) } else { Err(InvalidEventId) }
+    }
 }
 
 /// One change. The `id` that readers see is its place on the stream, so it is not part of the line.
@@ -62,4 +110,23 @@ impl StatusEvent {
 /// Takes events for the status feed. Never waits: an event that finds no room is the sink's to count.
 pub trait StatusSink: Send + Sync {
     fn emit(&self, event: StatusEvent);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_read_back_and_keep_their_order() {
+        let ids = ["0-0", "0-1", "0-10", "7-2", "18446744073709551615-4294967295"].map(|text| {
+            let id: EventId = text.parse().unwrap();
+            assert_eq!(id.to_string(), text);
+            id
+        });
+        assert!(ids.is_sorted());
+        assert!(ids.iter().take(4).all(|id| id.after() > *id));
+        for bad in ["", "7", "7-", "-7", "+7-0", "07-0", "7-0 ", "7-x", "7-0-0", "7-4294967296"] {
+            assert!(bad.parse::<EventId>().is_err(), "{bad:?}");
+        }
+    }
 }

@@ -5,4 +5,5 @@ mod cluster;
 mod conformance;
 mod embedded;
 mod services;
+mod status;
 mod support;

@@ -1,0 +1,291 @@
+//! Who hears what. A subscriber is found by what it asked for, not asked about every event, and each event is made
+//! once however many hear it.
+//!
+//! What waits for one subscriber is bounded: one that lets more wait is marked as lagging and let go, at no cost to
+//! the others. One that has taken everything always gets the next batch whole, however large the engine made it.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use bytestring::ByteString;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use crate::domain::status::EventId;
+use crate::stream::Entry;
+
+/// What one subscriber wants to hear: everything, or only what has this delivery and this owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub delivery_id: Option<String>,
+    pub owner_id: Option<String>,
+}
+
+impl Filter {
+    fn wants_all(&self) -> bool {
+        self.delivery_id.is_none() && self.owner_id.is_none()
+    }
+
+    fn wants(&self, subject: &Subject) -> bool {
+        self.delivery_id.as_deref().is_none_or(|id| id == subject.delivery_id)
+            && self.owner_id.as_deref().is_none_or(|id| id == subject.owner_id)
+    }
+}
+
+/// Whom an event is about: all that is parsed of it, and only when somebody filters.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Subject<'a> {
+    #[serde(borrow)]
+    delivery_id: Cow<'a, str>,
+    #[serde(borrow)]
+    owner_id: Cow<'a, str>,
+}
+
+/// One message of the feed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Event {
+        id: EventId,
+        json: ByteString,
+    },
+    /// What lay between was removed from the stream before it could be told.
+    Gap {
+        from: EventId,
+        to: EventId,
+    },
+    /// The subscriber let too much wait; the feed ends here and can be resumed after this event.
+    Lagged {
+        resume_from: Option<EventId>,
+    },
+}
+
+impl Told {
+    fn event(id: EventId, line: &str) -> Option<Self> {
+        let rest = line.strip_prefix('{')?;
+        Some(Self::Event { id, json: format!("{{\"id\":\"{id}\",{rest}").into() })
+    }
+
+    /// As the client sees it.
+    #[must_use]
+    pub fn json(&self) -> ByteString {
+        match self {
+            Self::Event { json, .. } => json.clone(),
+            Self::Gap { from, to } => format!(r#"{{"type":"Gap","from":"{from}","to":"{to}"}}"#).into(),
+            Self::Lagged { resume_from: Some(id) } => format!(r#"{{"type":"Lagged","resumeFrom":"{id}"}}"#).into(),
+            Self::Lagged { resume_from: None } => r#"{"type":"Lagged","resumeFrom":null}"#.into(),
+        }
+    }
+}
+
+/// The lines of an entry with their ids. What is no text is nobody's event.
+fn lines(entry: &Entry) -> impl Iterator<Item = (EventId, &str)> {
+    let lines = entry.body.split(|byte| *byte == b'\n').zip(0..);
+    lines.filter(|(line, _)| !line.is_empty()).filter_map(|(line, number)| {
+        Some((EventId { offset: entry.offset, line: number }, std::str::from_utf8(line).ok()?))
+    })
+}
+
+/// What one subscriber is to be told of an entry.
+pub fn wanted<'a>(entry: &'a Entry, filter: &'a Filter) -> impl Iterator<Item = Told> + 'a {
+    let wants =
+        |line| filter.wants_all() || serde_json::from_str::<Subject>(line).is_ok_and(|subject| filter.wants(&subject));
+    lines(entry).filter(move |(_, line)| wants(line)).filter_map(|(id, line)| Told::event(id, line))
+}
+
+/// What the hub and one subscriber both see.
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: AtomicUsize,
+    lagged: AtomicBool,
+}
+
+/// A subscriber's end.
+#[derive(Debug)]
+pub struct Seat {
+    pub key: u64,
+    batches: mpsc::UnboundedReceiver<Vec<Told>>,
+    batch: std::vec::IntoIter<Told>,
+    shared: Arc<Shared>,
+    told_up_to: Arc<AtomicU64>,
+}
+
+impl Seat {
+    /// The next message; none when the hub let go of this seat or is gone.
+    pub async fn next(&mut self) -> Option<Told> {
+        loop {
+            if let Some(told) = self.batch.next() {
+                self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+                return Some(told);
+            }
+            self.batch = self.batches.recv().await?.into_iter();
+        }
+    }
+
+    #[must_use]
+    pub fn lagged(&self) -> bool {
+        self.shared.lagged.load(Ordering::Acquire)
+    }
+
+    /// Everything before this entry that this seat wanted was told to it.
+    #[must_use]
+    pub fn told_up_to(&self) -> u64 {
+        self.told_up_to.load(Ordering::Acquire)
+    }
+}
+
+struct Member {
+    filter: Filter,
+    batches: mpsc::UnboundedSender<Vec<Told>>,
+    batch: Vec<Told>,
+    shared: Arc<Shared>,
+}
+
+/// All subscribers of this process.
+pub struct Audience {
+    buffer: usize,
+    next_key: u64,
+    members: HashMap<u64, Member>,
+    /// Each member is in one of these, under the narrowest of its wishes.
+    all: Vec<u64>,
+    by_delivery: HashMap<String, Vec<u64>>,
+    by_owner: HashMap<String, Vec<u64>>,
+    told_up_to: Arc<AtomicU64>,
+    pub told: u64,
+    pub lagged: u64,
+    pub gaps: u64,
+}
+
+impl Audience {
+    #[must_use]
+    pub fn new(buffer: usize) -> Self {
+        Self {
+            buffer,
+            next_key: 0,
+            members: HashMap::new(),
+            all: Vec::new(),
+            by_delivery: HashMap::new(),
+            by_owner: HashMap::new(),
+            told_up_to: Arc::default(),
+            told: 0,
+            lagged: 0,
+            gaps: 0,
+        }
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    pub fn join(&mut self, filter: Filter) -> Seat {
+        let key = self.next_key;
+        self.next_key += 1;
+        match &filter {
+            Filter { delivery_id: Some(id), .. } => self.by_delivery.entry(id.clone()).or_default().push(key),
+            Filter { owner_id: Some(id), .. } => self.by_owner.entry(id.clone()).or_default().push(key),
+            _ => self.all.push(key),
+        }
+        let (sender, batches) = mpsc::unbounded_channel();
+        let shared = Arc::<Shared>::default();
+        self.members.insert(key, Member { filter, batches: sender, batch: Vec::new(), shared: shared.clone() });
+        Seat { key, batches, batch: Vec::new().into_iter(), shared, told_up_to: self.told_up_to.clone() }
+    }
+
+    pub fn leave(&mut self, key: u64) {
+        let Some(member) = self.members.remove(&key) else { return };
+        match member.filter {
+            Filter { delivery_id: Some(id), .. } => forget(&mut self.by_delivery, id, key),
+            Filter { owner_id: Some(id), .. } => forget(&mut self.by_owner, id, key),
+            _ => self.all.retain(|other| *other != key),
+        }
+    }
+
+    /// Hands entries out that begin at `next`, and comes back with what is next after them. With nobody there it only
+    /// looks at the last offset.
+    pub fn tell(&mut self, entries: &[Entry], mut next: u64) -> u64 {
+        if self.members.is_empty() {
+            return entries.last().map_or(next, |last| next.max(last.offset + 1));
+        }
+        let asked = next;
+        for entry in entries.iter().skip_while(|entry| entry.offset < asked) {
+            if entry.offset > next {
+                self.gap(next, entry.offset);
+            }
+            self.gather(entry);
+            next = entry.offset + 1;
+        }
+        self.send(next);
+        next
+    }
+
+    /// Tells everybody that there is nothing to tell between two places.
+    pub fn tell_gap(&mut self, from: u64, to: u64) {
+        self.gap(from, to);
+        self.send(to);
+    }
+
+    fn gap(&mut self, from: u64, to: u64) {
+        tracing::warn!(from, to, "the status stream has a gap");
+        self.gaps += 1;
+        let gap = Told::Gap { from: EventId::start_of(from), to: EventId::start_of(to) };
+        self.members.values_mut().for_each(|member| member.batch.push(gap.clone()));
+    }
+
+    fn gather(&mut self, entry: &Entry) {
+        let filtered = self.all.len() < self.members.len();
+        for (id, line) in lines(entry) {
+            let subject = if filtered { serde_json::from_str::<Subject>(line).ok() } else { None };
+            let concerned = subject.iter().flat_map(|subject| {
+                let lists = [self.by_delivery.get(&*subject.delivery_id), self.by_owner.get(&*subject.owner_id)];
+                lists.into_iter().flatten().flatten()
+            });
+            let mut event = None;
+            for key in self.all.iter().chain(concerned) {
+                let Some(member) = self.members.get_mut(key) else { continue };
+                if subject.as_ref().is_none_or(|subject| member.filter.wants(subject)) {
+                    let made = event.get_or_insert_with(|| Told::event(id, line));
+                    member.batch.extend(made.clone());
+                }
+            }
+        }
+    }
+
+    /// Sends what was gathered. Only then it counts as told.
+    fn send(&mut self, next: u64) {
+        let mut gone = Vec::new();
+        for (key, member) in self.members.iter_mut().filter(|(_, member)| !member.batch.is_empty()) {
+            let batch = std::mem::take(&mut member.batch);
+            let waiting = member.shared.waiting.load(Ordering::Acquire);
+            if waiting > 0 && waiting + batch.len() > self.buffer {
+                member.shared.lagged.store(true, Ordering::Release);
+                self.lagged += 1;
+                gone.push(*key);
+                continue;
+            }
+            self.told += batch.len() as u64;
+            member.shared.waiting.fetch_add(batch.len(), Ordering::AcqRel);
+            if member.batches.send(batch).is_err() {
+                gone.push(*key);
+            }
+        }
+        self.told_up_to.store(next, Ordering::Release);
+        gone.into_iter().for_each(|key| self.leave(key));
+    }
+}
+
+fn forget(index: &mut HashMap<String, Vec<u64>>, id: String, key: u64) {
+    if let std::collections::hash_map::Entry::Occupied(mut keys) = index.entry(id) {
+        keys.get_mut().retain(|other| *other != key);
+        if keys.get().is_empty() {
+            keys.remove();
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The status feed as its clients see it: over real sockets, on a server that has nothing but the feed.
+
+mod client;
+mod delivery;
+mod failures;
+mod flaky;
+mod limits;
+mod replay;
+mod rig;
