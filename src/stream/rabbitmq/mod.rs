@@ -15,6 +15,7 @@ mod reader;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -38,19 +39,18 @@ use crate::config::RabbitMq as Settings;
 const CALLS_AT_ONCE: usize = 16;
 const CHANNELS: usize = 1_024;
 
-/// A stream that has sent nothing for so long is empty, unless something is known to be in it.
-const QUIET: Duration = Duration::from_secs(1);
-
 const PREPARE_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct RabbitMq {
     layout: Arc<Layout>,
     publishing: Arc<Link<Arc<Connection>>>,
     consuming: Arc<Link<Arc<Connection>>>,
-    streams: HashMap<Stream, Publisher>,
-    queues: HashMap<Queue, Publisher>,
+    streams: HashMap<Stream, Arc<Publisher>>,
+    queues: HashMap<Queue, Arc<Publisher>>,
+    /// What this process has taken from each queue and not settled: the broker counts only what waits.
+    unsettled: HashMap<Queue, Arc<AtomicU64>>,
     patience: Duration,
-    _runtime: EngineRuntime,
+    runtime: EngineRuntime,
 }
 
 impl RabbitMq {
@@ -68,15 +68,16 @@ impl RabbitMq {
             |name: &str| Link::start(errors::PART, runtime.handle(), connector.named(format!("{prefix} {name}")));
         let (publishing, consuming) = (link("publishing"), link("consuming"));
         let at_once = (CHANNELS / (layout.streams().count() + Queue::ALL.len())).clamp(1, CALLS_AT_ONCE);
-        let publisher = |name| Publisher::new(name, publishing.clone(), at_once, settings.publish_timeout);
+        let publisher = |name| Arc::new(Publisher::new(name, publishing.clone(), at_once, settings.publish_timeout));
         Ok(Self {
             streams: layout.streams().map(|stream| (stream, publisher(layout.stream(stream)))).collect(),
             queues: Queue::ALL.into_iter().map(|queue| (queue, publisher(layout.queue(queue)))).collect(),
+            unsettled: Queue::ALL.into_iter().map(|queue| (queue, Arc::default())).collect(),
             layout: Arc::new(layout),
             publishing,
             consuming,
             patience: settings.publish_timeout,
-            _runtime: runtime.clone(),
+            runtime: runtime.clone(),
         })
     }
 
@@ -108,6 +109,13 @@ impl RabbitMq {
         self.consuming.get(self.patience).await.map(|leased| leased.connection).map_err(read_failed)
     }
 
+    /// Publishes on the engine's runtime, so that it is done even when nobody waits for it any more.
+    async fn publish_with(&self, publisher: &Arc<Publisher>, bodies: Vec<Bytes>) -> Result<(), AppendError> {
+        let publisher = publisher.clone();
+        let publishing = self.runtime.handle().spawn(async move { publisher.publish(&bodies).await });
+        publishing.await.unwrap_or_else(|error| Err(append_failed(error)))
+    }
+
     /// Bounds a wait for the broker.
     async fn in_time<T>(&self, call: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
         let late = |_| Err(read_failed(format!("no answer within {:?}", self.patience)));
@@ -119,7 +127,7 @@ impl RabbitMq {
 impl Streams for RabbitMq {
     async fn append(&self, stream: Stream, body: Bytes) -> Result<(), AppendError> {
         match self.streams.get(&stream) {
-            Some(publisher) => publisher.publish(&[body]).await,
+            Some(publisher) => self.publish_with(publisher, vec![body]).await,
             None => Err(AppendError::Unroutable(self.layout.stream(stream).as_str().into())),
         }
     }
@@ -134,8 +142,8 @@ impl Streams for RabbitMq {
     async fn bounds(&self, stream: Stream) -> Result<Bounds, ReadError> {
         let connection = self.consuming().await?;
         let name = self.layout.stream(stream);
-        let used = self.streams.get(&stream).is_some_and(Publisher::has_published);
-        let quiet = if used { self.patience / 2 } else { QUIET.min(self.patience) };
+        let used = self.streams.get(&stream).is_some_and(|publisher| publisher.has_published());
+        let quiet = if used { self.patience / 2 } else { reader::QUIET.min(self.patience) };
         let bounds = self.in_time(reader::bounds(&connection, &name, quiet)).await?;
         Ok(bounds.unwrap_or(Bounds { first: 0, next: 0 }))
     }
@@ -156,14 +164,17 @@ impl Streams for RabbitMq {
 impl Queues for RabbitMq {
     async fn publish(&self, queue: Queue, bodies: Vec<Bytes>) -> Result<(), AppendError> {
         match self.queues.get(&queue) {
-            Some(publisher) => publisher.publish(&bodies).await,
+            Some(publisher) => self.publish_with(publisher, bodies).await,
             None => Err(AppendError::Unroutable(self.layout.queue(queue).as_str().into())),
         }
     }
 
     async fn consume(&self, queue: Queue, prefetch: u16) -> Result<QueueConsumer, ReadError> {
         let connection = self.consuming().await?;
-        self.in_time(consumer::open(&connection, self.layout.queue(queue), prefetch, self.patience)).await
+        let unsettled = self.unsettled.get(&queue).cloned().unwrap_or_default();
+        let opening =
+            consumer::Opening { name: self.layout.queue(queue), prefetch, unsettled, patience: self.patience };
+        self.in_time(opening.open(&connection, self.runtime.handle())).await
     }
 
     async fn depth(&self, queue: Queue) -> Result<u64, ReadError> {
@@ -173,6 +184,8 @@ impl Queues for RabbitMq {
             let channel = connection.create_channel().await.map_err(read_failed)?;
             message_count(&channel, name.clone()).await.map_err(read_failed)
         };
-        self.in_time(count).await?.ok_or_else(|| ReadError::Missing(name.as_str().into()))
+        let waiting = self.in_time(count).await?.ok_or_else(|| ReadError::Missing(name.as_str().into()))?;
+        let unsettled = self.unsettled.get(&queue).map_or(0, |unsettled| unsettled.load(Ordering::Relaxed));
+        Ok(waiting + unsettled)
     }
 }

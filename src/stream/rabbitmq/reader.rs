@@ -27,6 +27,9 @@ use crate::stream::{Bounds, Entry, From, ReadError, StreamReader};
 /// Entries that the broker sends ahead.
 const PREFETCH: u16 = 64;
 
+/// A stream that has sent nothing for so long is empty.
+pub const QUIET: Duration = Duration::from_secs(1);
+
 const OFFSET_HEADER: &str = "x-stream-offset";
 
 pub struct RabbitMqReader {
@@ -53,6 +56,7 @@ impl RabbitMqReader {
         name: ShortString,
         from: From,
     ) -> Result<Self, ReadError> {
+        let from = not_past_the_end(connection, &name, from).await?;
         let (channel, consumer) = consume(connection, &name, start(from), PREFETCH).await?;
         let wanted = if let From::Offset(offset) = from { offset } else { 0 };
         Ok(Self { name, layout, channel, consumer, wanted, taken: Taken::default() })
@@ -106,23 +110,35 @@ impl StreamReader for RabbitMqReader {
 }
 
 /// Where a stream begins and ends, by reading its first entry and its last chunk: the protocol has no call for it.
-///
+/// Nothing, when it is empty.
+pub async fn bounds(connection: &Connection, name: &ShortString, quiet: Duration) -> Result<Option<Bounds>, ReadError> {
+    let Some(last) = last_offset(connection, name, quiet).await? else { return Ok(None) };
+    let (_channel, mut consumer) = consume(connection, name, text("first"), 1).await?;
+    let first = place(consumer.next().await)?;
+    Ok(Some(Bounds { first, next: last + 1 }))
+}
+
 /// All of a chunk is sent at once. A channel does one thing after the other, so when a call that was made after the
 /// chunk's first entry came is answered, its last has come as well. An empty stream sends nothing: it is taken for
-/// empty after a `quiet` time.
-pub async fn bounds(connection: &Connection, name: &ShortString, quiet: Duration) -> Result<Option<Bounds>, ReadError> {
-    let (_channel, mut first) = consume(connection, name, start(From::First), 1).await?;
-    let Ok(delivery) = timeout(quiet, first.next()).await else { return Ok(None) };
-    let first = place(delivery)?;
-
+/// empty when nothing came in a `quiet` time, and the broker still answers behind that.
+async fn last_offset(connection: &Connection, name: &ShortString, quiet: Duration) -> Result<Option<u64>, ReadError> {
     let everything = u16::MAX;
-    let (channel, mut last) = consume(connection, name, AMQPValue::LongString("last".into()), everything).await?;
-    let mut offset = place(last.next().await)?;
+    let (channel, mut consumer) = consume(connection, name, text("last"), everything).await?;
+    let first = timeout(quiet, consumer.next()).await.ok();
     channel.basic_qos(everything, BasicQosOptions { global: false }).await.map_err(read_failed)?;
-    while let Some(Some(delivery)) = last.next().now_or_never() {
-        offset = place(Some(delivery))?;
+    let mut offset = first.map(place).transpose()?;
+    while let Some(delivery) = consumer.next().now_or_never() {
+        offset = Some(place(delivery)?);
     }
-    Ok(Some(Bounds { first, next: offset + 1 }))
+    Ok(offset)
+}
+
+/// An offset behind the end means that the stream is not the one it was taken from. The broker would keep back
+/// everything below it; whoever asks is to see what comes instead.
+async fn not_past_the_end(connection: &Connection, name: &ShortString, from: From) -> Result<From, ReadError> {
+    let From::Offset(wanted @ 1..) = from else { return Ok(from) };
+    let next = last_offset(connection, name, QUIET).await?.map_or(0, |last| last + 1);
+    Ok(From::Offset(wanted.min(next)))
 }
 
 fn place(delivery: Option<lapin::Result<Delivery>>) -> Result<u64, ReadError> {
@@ -154,10 +170,14 @@ async fn consume(
 
 fn start(from: From) -> AMQPValue {
     match from {
-        From::First => AMQPValue::LongString("first".into()),
+        From::First => text("first"),
         From::Offset(offset) => AMQPValue::LongLongInt(i64::try_from(offset).unwrap_or(i64::MAX)),
-        From::New => AMQPValue::LongString("next".into()),
+        From::New => text("next"),
     }
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
 }
 
 fn offset_of(properties: &BasicProperties) -> Option<u64> {
