@@ -4,6 +4,7 @@
 mod cluster;
 mod conformance;
 mod embedded;
+mod http;
 mod services;
 mod status;
 mod support;
