@@ -113,6 +113,11 @@ impl<'v> Fields<'v, '_> {
         Some(Location { latitude: latitude?, longitude: longitude? })
     }
 
+    /// Adds what else is wrong.
+    pub fn note(&mut self, faults: Vec<Fault>) {
+        self.walk.faults.extend(faults);
+    }
+
     fn get(&self, name: &str) -> Option<&'v Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }

@@ -19,6 +19,7 @@ pub mod ingestion;
 pub mod intake;
 pub mod probes;
 pub mod problem;
+pub mod services;
 pub mod status;
 
 use problem::{Kind, Problem};

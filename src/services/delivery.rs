@@ -69,6 +69,17 @@ pub struct NotifyMe {
     pub stage: Option<Stage>,
 }
 
+/// What is to change of a delivery; what is left out stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Patch {
+    pub stage: Option<Stage>,
+    pub pickup_location: Option<Location>,
+    pub drop_off_location: Option<Location>,
+    pub pickup_time: Option<Timestamp>,
+    pub deadline: Option<Timestamp>,
+    pub drone_id: Option<String>,
+}
+
 impl Delivery {
     fn of(order: &Order) -> Self {
         let (request, at) = (&order.request, now());
@@ -95,6 +106,14 @@ impl Delivery {
     fn follow(&mut self, order: &Order) {
         let Self { pickup_location, drop_off_location, pickup_time, deadline, drone_id, .. } = Self::of(order);
         *self = Self { pickup_location, drop_off_location, pickup_time, deadline, drone_id, ..self.clone() };
+    }
+
+    /// Goes on to a later stage; an earlier or the same one is nothing new.
+    fn reach(&mut self, stage: Stage) {
+        if stage > self.stage {
+            self.stage = stage;
+            self.events.push(StageEvent { at: now(), stage });
+        }
     }
 
     /// Its member in the owner's list: sorts by the time it was made.
@@ -163,10 +182,7 @@ impl DeliveryService {
     /// When the store does not answer.
     pub async fn advance(&self, id: &DeliveryId, stage: Stage) -> Result<Option<Delivery>, StepError> {
         let edit = |delivery: &mut Delivery| {
-            if stage > delivery.stage {
-                delivery.stage = stage;
-                delivery.events.push(StageEvent { at: now(), stage });
-            }
+            delivery.reach(stage);
             Ok(())
         };
         self.edit(id, edit).await
@@ -180,6 +196,27 @@ impl DeliveryService {
         self.edit(&order.id, |delivery| {
             delivery.follow(order);
             Ok(())
+        })
+        .await
+    }
+
+    /// Changes what a patch names.
+    ///
+    /// # Errors
+    /// When the deadline would not be after the pickup, or the store does not answer.
+    pub async fn patch(&self, id: &DeliveryId, patch: &Patch) -> Result<Option<Delivery>, StepError> {
+        self.edit(id, |delivery| {
+            delivery.pickup_location = patch.pickup_location.unwrap_or(delivery.pickup_location);
+            delivery.drop_off_location = patch.drop_off_location.unwrap_or(delivery.drop_off_location);
+            delivery.pickup_time = patch.pickup_time.unwrap_or(delivery.pickup_time);
+            delivery.deadline = patch.deadline.unwrap_or(delivery.deadline);
+            delivery.drone_id = patch.drone_id.clone().or(delivery.drone_id.take());
+            patch.stage.into_iter().for_each(|stage| delivery.reach(stage));
+            if delivery.deadline > delivery.pickup_time {
+                Ok(())
+            } else {
+                Err(refused("the deadline is not after the pickup"))
+            }
         })
         .await
     }
@@ -232,6 +269,21 @@ impl DeliveryService {
             }
             delivery
         }))
+    }
+
+    /// Deletes the deliveries and refuses them from now on.
+    pub async fn withdraw(&self, ids: &[DeliveryId]) -> Vec<Result<(), StepError>> {
+        let keys = |id: &DeliveryId| vec![key(id.as_str())];
+        let undo = |id: &DeliveryId, read: &[Option<bytes::Bytes>]| {
+            let txn = bury(Txn::new(), StepName::Delivery, id);
+            let Some(value) = &read[0] else { return Ok(Plan::Write(txn, None)) };
+            let mut delivery: Delivery = decode(value)?;
+            let txn = txn.delete(key(id.as_str())).remove(list(&delivery.owner_id), delivery.listed());
+            (delivery.stage, delivery.updated_at) = (Stage::Cancelled, now());
+            Ok(Plan::Write(txn, Some(delivery)))
+        };
+        let tell = |gone: Option<Delivery>| gone.into_iter().for_each(|gone| self.sink.emit(gone.stage_event()));
+        change(&*self.state, ids, keys, undo).await.into_iter().map(|gone| gone.map(tell)).collect()
     }
 
     /// Who was not created is there already, or was cancelled.
@@ -310,16 +362,7 @@ impl Service for DeliveryService {
     }
 
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
-        let keys = |order: &Order| vec![key(order.id.as_str())];
-        let undo = |order: &Order, read: &[Option<bytes::Bytes>]| {
-            let txn = bury(Txn::new(), StepName::Delivery, &order.id);
-            let Some(value) = &read[0] else { return Ok(Plan::Write(txn, None)) };
-            let mut delivery: Delivery = decode(value)?;
-            let txn = txn.delete(key(order.id.as_str())).remove(list(&delivery.owner_id), delivery.listed());
-            (delivery.stage, delivery.updated_at) = (Stage::Cancelled, now());
-            Ok(Plan::Write(txn, Some(delivery)))
-        };
-        let tell = |gone: Option<Delivery>| gone.into_iter().for_each(|gone| self.sink.emit(gone.stage_event()));
-        change(&*self.state, orders, keys, undo).await.into_iter().map(|gone| gone.map(tell)).collect()
+        let ids: Vec<_> = orders.iter().map(|order| order.id.clone()).collect();
+        self.withdraw(&ids).await
     }
 }

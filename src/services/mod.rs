@@ -23,6 +23,7 @@ pub mod faults;
 pub mod geography;
 pub mod package;
 pub mod remote;
+pub mod telemetry;
 pub mod transport;
 
 /// The store, shared by all services of a process.
@@ -79,6 +80,14 @@ pub trait Service {
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>>;
 }
 
+/// The answer for a batch of one.
+///
+/// # Errors
+/// The step's own, or that there was no answer.
+pub fn one<T>(answers: Vec<Result<T, StepError>>) -> Result<T, StepError> {
+    answers.into_iter().next().unwrap_or_else(|| Err(StepError::Transient("no answer".into())))
+}
+
 #[async_trait(?Send)]
 impl<S: Service + ?Sized> Service for Arc<S> {
     fn step(&self) -> StepName {
@@ -97,6 +106,8 @@ impl<S: Service + ?Sized> Service for Arc<S> {
 /// The five services of this process.
 #[derive(Clone)]
 pub struct Local {
+    state: SharedState,
+    sink: SharedSink,
     pub account: Arc<account::AccountService>,
     pub package: Arc<package::PackageService>,
     pub transport: Arc<transport::TransportService>,
@@ -113,7 +124,9 @@ impl Local {
             package: Arc::new(package::PackageService::new(state.clone(), settings)),
             transport: Arc::new(transport::TransportService::new(state.clone(), settings)?),
             drone: Arc::new(drone::DroneService::new(state.clone(), settings)),
-            delivery: Arc::new(delivery::DeliveryService::new(state.clone(), sink)),
+            delivery: Arc::new(delivery::DeliveryService::new(state.clone(), sink.clone())),
+            state: state.clone(),
+            sink,
         })
     }
 

@@ -55,6 +55,15 @@ impl TransportService {
         exists(&*self.state, tomb(StepName::Transport, id)).await
     }
 
+    /// Cancels the deliveries' bookings.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn withdraw(&self, ids: &[DeliveryId]) -> Result<(), StoreError> {
+        let undo = |id: &DeliveryId| bury(Txn::new().delete(key(id)), StepName::Transport, id);
+        self.state.commit(ids.iter().map(undo).collect()).await.map(drop)
+    }
+
     /// Decides who brings the package which part of the way.
     ///
     /// # Errors
@@ -173,9 +182,9 @@ impl Service for TransportService {
     }
 
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
-        let undo = |order: &Order| bury(Txn::new().delete(key(&order.id)), StepName::Transport, &order.id);
-        match self.state.commit(orders.iter().map(undo).collect()).await {
-            Ok(_) => orders.iter().map(|_| Ok(())).collect(),
+        let ids: Vec<_> = orders.iter().map(|order| order.id.clone()).collect();
+        match self.withdraw(&ids).await {
+            Ok(()) => orders.iter().map(|_| Ok(())).collect(),
             Err(error) => all(orders.len(), &error.into()),
         }
     }

@@ -10,8 +10,8 @@ use h3o::{CellIndex, LatLng, Resolution};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::Location;
-use crate::services::SharedState;
 use crate::services::entities::{decode, encode};
+use crate::services::{SharedState, telemetry};
 use crate::store::{Scan, State, StoreError, Txn};
 
 pub const SET: &str = "drones";
@@ -128,7 +128,7 @@ impl FleetCache {
     /// # Errors
     /// When the store does not answer.
     pub async fn delete(&self, id: &str) -> Result<(), StoreError> {
-        self.write(vec![Txn::new().delete(key(id)).remove(SET, id.to_owned())]).await
+        self.write(vec![Txn::new().delete(key(id)).delete(telemetry::key(id)).remove(SET, id.to_owned())]).await
     }
 
     async fn write(&self, mut txns: Vec<Txn>) -> Result<(), StoreError> {

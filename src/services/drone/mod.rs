@@ -238,6 +238,7 @@ impl Service for DroneService {
     }
 
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
-        self.release(orders).await
+        let ids: Vec<_> = orders.iter().map(|order| order.id.clone()).collect();
+        self.withdraw(&ids).await
     }
 }

@@ -18,18 +18,18 @@ struct Reserved {
 }
 
 impl DroneService {
-    /// Frees the time of every order's reservation and refuses the orders from now on.
-    pub(super) async fn release(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
-        let mut answers: Vec<Option<Result<(), StepError>>> = orders.iter().map(|_| None).collect();
+    /// Frees the time of the deliveries' reservations and refuses them from now on.
+    pub async fn withdraw(&self, ids: &[DeliveryId]) -> Vec<Result<(), StepError>> {
+        let mut answers: Vec<Option<Result<(), StepError>>> = ids.iter().map(|_| None).collect();
         let mut calendars = self.calendars.lock().await;
         calendars.begin(self.cached);
         for round in 0..ROUNDS {
-            let open: Vec<usize> = (0..orders.len()).filter(|i| answers[*i].is_none()).collect();
+            let open: Vec<usize> = (0..ids.len()).filter(|i| answers[*i].is_none()).collect();
             if open.is_empty() {
                 break;
             }
             pause(round).await;
-            if let Err(error) = self.release_once(&mut calendars, orders, &open, &mut answers).await {
+            if let Err(error) = self.release_once(&mut calendars, ids, &open, &mut answers).await {
                 return finish(answers, &error.into());
             }
         }
@@ -39,11 +39,11 @@ impl DroneService {
     async fn release_once(
         &self,
         calendars: &mut Calendars,
-        orders: &[Order],
+        ids: &[DeliveryId],
         open: &[usize],
         answers: &mut [Option<Result<(), StepError>>],
     ) -> Result<(), StoreError> {
-        let keys: Vec<String> = open.iter().map(|i| resv(&orders[*i].id)).collect();
+        let keys: Vec<String> = open.iter().map(|i| resv(&ids[*i])).collect();
         let values = self.state.get(&keys).await?;
         let held = values.iter().map(|value| value.as_ref().map(|value| decode(value)).transpose());
         let held: Vec<Option<Reserved>> =
@@ -51,7 +51,7 @@ impl DroneService {
         let mut freed = Vec::with_capacity(open.len());
         let mut txns = Vec::with_capacity(open.len());
         for ((i, held), value) in open.iter().zip(held).zip(values) {
-            let id = &orders[*i].id;
+            let id = &ids[*i];
             let changes = match held {
                 Some(held) => self.free(calendars, &held, id, &freed).await?,
                 None => Vec::new(),

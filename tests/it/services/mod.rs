@@ -5,6 +5,8 @@ mod deliveries;
 mod drones;
 mod races;
 mod refusals;
+mod remote;
+mod rest;
 mod steps;
 
 use std::sync::{Arc, Mutex};
