@@ -26,7 +26,7 @@ use crate::health::Health;
 use crate::http::ingestion::Ingestion;
 use crate::http::intake::Intake;
 use crate::http::{self, Routes};
-use crate::services::{Local, Service};
+use crate::services::Local;
 use crate::store::checkpoints::Checkpoints;
 use crate::store::workflows::Workflows;
 use crate::stream::Stream;
@@ -121,6 +121,9 @@ impl Starting {
         if settings.has(Role::Ingestion) {
             routes.push(self.start_ingestion());
         }
+        if settings.has(Role::Services) {
+            routes.push(http::services::routes(local.clone(), &settings));
+        }
         let agents = Agents::default();
         if settings.has(Role::Scheduler) || settings.has(Role::Supervisor) {
             self.start_agents(&agents, &local);
@@ -193,7 +196,7 @@ impl Starting {
         for (turn, step) in StepName::ALL.into_iter().enumerate() {
             let (settings, local, alerts) = (self.settings.clone(), local.clone(), self.alerts.clone());
             self.watch(format!("agent/{}", step.as_str()), turn, agents.slot(step), move |lifeline| {
-                let service: Arc<dyn Service> = local.of(step);
+                let service = local.as_set(step, settings.agents.get(step), settings.faults.get(step));
                 Agent::new(service, settings.agents.get(step).clone(), alerts.clone(), lifeline)
             });
         }

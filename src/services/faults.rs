@@ -2,7 +2,7 @@
 //! whose answer is lost, panics. The same seed makes the same faults.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,7 +20,7 @@ const TAIL: f64 = 1.2;
 const MOST: f64 = 100.0;
 
 pub struct Faulty {
-    inner: Rc<dyn Service>,
+    inner: Arc<dyn Service>,
     settings: Settings,
     random: RefCell<StdRng>,
 }
@@ -35,7 +35,7 @@ enum Fate {
 
 impl Faulty {
     #[must_use]
-    pub fn new(inner: Rc<dyn Service>, settings: Settings, seed: u64) -> Self {
+    pub fn new(inner: Arc<dyn Service>, settings: Settings, seed: u64) -> Self {
         Self { inner, settings, random: RefCell::new(StdRng::seed_from_u64(seed)) }
     }
 
@@ -109,10 +109,20 @@ impl Service for Faulty {
         self.inner.step()
     }
 
+    fn max_batch(&self) -> usize {
+        if self.settings.latency > Duration::ZERO { 1 } else { self.inner.max_batch() }
+    }
+
     async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
         self.delay().await;
         let fates = self.fates(orders.len());
         answers(&fates, self.inner.execute(&through(orders, &fates)).await)
+    }
+
+    async fn change(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        self.delay().await;
+        let fates = self.fates(orders.len());
+        answers(&fates, self.inner.change(&through(orders, &fates)).await)
     }
 
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
@@ -124,7 +134,7 @@ impl Service for Faulty {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::domain::DeliveryId;
@@ -132,7 +142,7 @@ mod tests {
 
     /// Counts the orders that reach it.
     #[derive(Default)]
-    struct Counting(RefCell<usize>);
+    struct Counting(AtomicUsize);
 
     #[async_trait(?Send)]
     impl Service for Counting {
@@ -141,12 +151,12 @@ mod tests {
         }
 
         async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
-            *self.0.borrow_mut() += orders.len();
+            self.0.fetch_add(orders.len(), Ordering::Relaxed);
             orders.iter().map(|_| Ok(Output::Nothing)).collect()
         }
 
         async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
-            *self.0.borrow_mut() += orders.len();
+            self.0.fetch_add(orders.len(), Ordering::Relaxed);
             orders.iter().map(|_| Ok(())).collect()
         }
     }
@@ -162,9 +172,9 @@ mod tests {
     }
 
     async fn run(settings: Settings, seed: u64) -> (usize, Vec<Result<Output, StepError>>) {
-        let inner = Rc::new(Counting::default());
+        let inner = Arc::new(Counting::default());
         let answers = Faulty::new(inner.clone(), settings, seed).execute(&orders()).await;
-        (*inner.0.borrow(), answers)
+        (inner.0.load(Ordering::Relaxed), answers)
     }
 
     #[tokio::test]
@@ -198,7 +208,7 @@ mod tests {
             latency_kind: LatencyKind::Heavy,
             ..settings(0.0, 0.0, 0.0)
         };
-        let faulty = Faulty::new(Rc::new(Counting::default()), heavy, 3);
+        let faulty = Faulty::new(Arc::new(Counting::default()), heavy, 3);
         let mut drawn: Vec<Duration> = (0..10_000).map(|_| faulty.latency()).collect();
         drawn.sort();
         assert!((9..=11).contains(&drawn[5000].as_millis()), "{:?}", drawn[5000]);

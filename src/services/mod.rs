@@ -4,7 +4,6 @@
 //! `cancel` works on a step that never ran and leaves a tombstone for the delivery: a late or replayed `execute` for
 //! it is refused with [`AlreadyCancelled`](crate::domain::ReasonCode::AlreadyCancelled).
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -88,21 +87,6 @@ pub fn one<T>(answers: Vec<Result<T, StepError>>) -> Result<T, StepError> {
     answers.into_iter().next().unwrap_or_else(|| Err(StepError::Transient("no answer".into())))
 }
 
-#[async_trait(?Send)]
-impl<S: Service + ?Sized> Service for Arc<S> {
-    fn step(&self) -> StepName {
-        (**self).step()
-    }
-
-    async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
-        (**self).execute(orders).await
-    }
-
-    async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
-        (**self).cancel(orders).await
-    }
-}
-
 /// The five services of this process.
 #[derive(Clone)]
 pub struct Local {
@@ -132,22 +116,23 @@ impl Local {
 
     /// The service of a step.
     #[must_use]
-    pub fn of(&self, step: StepName) -> Rc<dyn Service> {
+    pub fn of(&self, step: StepName) -> Arc<dyn Service> {
         match step {
-            StepName::Account => Rc::new(self.account.clone()),
-            StepName::Package => Rc::new(self.package.clone()),
-            StepName::Transport => Rc::new(self.transport.clone()),
-            StepName::Drone => Rc::new(self.drone.clone()),
-            StepName::Delivery => Rc::new(self.delivery.clone()),
+            StepName::Account => self.account.clone(),
+            StepName::Package => self.package.clone(),
+            StepName::Transport => self.transport.clone(),
+            StepName::Drone => self.drone.clone(),
+            StepName::Delivery => self.delivery.clone(),
         }
     }
 
     /// The service of a step as the settings have it: here or at an address, with faults or without.
     #[must_use]
-    pub fn as_set(&self, step: StepName, agent: &Agent, faults: &Faulty) -> Rc<dyn Service> {
-        let service = if agent.url.is_empty() { self.of(step) } else { Rc::new(remote::Remote::new(step, agent)) };
+    #[allow(clippy::arc_with_non_send_sync, reason = "an HTTP client stays on the thread of the agent it is made for")]
+    pub fn as_set(&self, step: StepName, agent: &Agent, faults: &Faulty) -> Arc<dyn Service> {
+        let service = if agent.url.is_empty() { self.of(step) } else { Arc::new(remote::Remote::new(step, agent)) };
         if faults::Faulty::is_needed(faults) {
-            return Rc::new(faults::Faulty::new(service, faults.clone(), step.index() as u64));
+            return Arc::new(faults::Faulty::new(service, faults.clone(), step.index() as u64));
         }
         service
     }

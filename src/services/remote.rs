@@ -85,8 +85,9 @@ impl Remote {
         }
     }
 
-    async fn put(&self, order: &Order) -> Result<Output, StepError> {
-        let request = self.request(Method::PUT, &self.address(order), order);
+    /// Does the step for an order, or changes what was done when the address says so.
+    async fn put(&self, address: String, order: &Order) -> Result<Output, StepError> {
+        let request = self.request(Method::PUT, &address, order);
         let answer = if self.step == StepName::Package {
             answer(request.send_json(&Package::of(&order.id, &order.request.package_info)).await).await?
         } else {
@@ -188,11 +189,24 @@ impl Service for Remote {
         self.step
     }
 
+    fn max_batch(&self) -> usize {
+        1
+    }
+
     async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
         if self.step == StepName::Account {
             return self.check_accounts(orders).await;
         }
-        stream::iter(orders).map(|order| self.put(order)).buffered(AT_ONCE).collect().await
+        stream::iter(orders).map(|order| self.put(self.address(order), order)).buffered(AT_ONCE).collect().await
+    }
+
+    /// Accounts and packages have nothing that a change of plan touches.
+    async fn change(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        if matches!(self.step, StepName::Account | StepName::Package) {
+            return orders.iter().map(|_| Ok(Output::Nothing)).collect();
+        }
+        let change = |order| self.put(format!("{}?change=true", self.address(order)), order);
+        stream::iter(orders).map(change).buffered(AT_ONCE).collect().await
     }
 
     /// An account check leaves nothing to undo: the account is the owner's.

@@ -1,9 +1,7 @@
 //! `/api/thirdpartydeliveries/{deliveryId}`
 
 use super::*;
-use crate::domain::workflow::Output;
 use crate::services::transport::Booking;
-use crate::services::{Service, one};
 
 pub fn routes(config: &mut web::ServiceConfig) {
     config.service(
@@ -24,10 +22,16 @@ async fn get(calls: Shared, path: web::Path<String>) -> Answer {
 
 /// Answers with the route. `201` when it takes a carrier that was not booked before; `200` when it was, or when the
 /// drone flies all of it and nothing is to be booked.
-async fn set(calls: Shared, path: web::Path<String>, request: HttpRequest, payload: Payload) -> Answer {
+async fn set(
+    calls: Shared,
+    path: web::Path<String>,
+    how: web::Query<How>,
+    request: HttpRequest,
+    payload: Payload,
+) -> Answer {
     let order = calls.order(&request, payload, delivery_id(&path)?).await?;
     let existed = calls.services.transport.get(&order.id).await?.is_some();
-    let Output::Route(route) = one(calls.services.transport.execute(std::slice::from_ref(&order)).await)? else {
+    let Output::Route(route) = how.run(&*calls.services.transport, &order).await? else {
         return Err(Problem::new(Kind::Internal, "the transport service decided nothing"));
     };
     let made = !existed && !route.legs.is_empty();

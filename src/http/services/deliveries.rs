@@ -6,7 +6,6 @@ use crate::domain::time::Timestamp;
 use crate::domain::wire;
 use crate::services::delivery::{Confirmed, Delivery, NotifyMe, Patch, StageEvent};
 use crate::services::entities::Page;
-use crate::services::{Service, one};
 
 pub fn routes(config: &mut web::ServiceConfig) {
     config
@@ -50,7 +49,13 @@ async fn get(calls: Shared, path: web::Path<String>) -> Answer {
 }
 
 /// Makes the delivery; one that is there takes over places, times and drone, and keeps its progress.
-async fn set(calls: Shared, path: web::Path<String>, request: HttpRequest, payload: Payload) -> Answer {
+async fn set(
+    calls: Shared,
+    path: web::Path<String>,
+    _how: web::Query<How>,
+    request: HttpRequest,
+    payload: Payload,
+) -> Answer {
     let order = calls.order(&request, payload, delivery_id(&path)?).await?;
     let existed = calls.services.delivery.get(&order.id).await?.is_some();
     one(calls.services.delivery.execute(std::slice::from_ref(&order)).await)?;

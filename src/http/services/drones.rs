@@ -3,10 +3,9 @@
 use super::*;
 use crate::domain::status::Stage;
 use crate::domain::time::now_millis;
-use crate::domain::workflow::{Output, Reservation};
+use crate::domain::workflow::Reservation;
 use crate::services::drone::{Drone, DroneStatus};
 use crate::services::telemetry::{Position, Telemetry};
-use crate::services::{Service, one};
 
 pub fn routes(config: &mut web::ServiceConfig) {
     config
@@ -36,11 +35,16 @@ async fn reservation(calls: Shared, path: web::Path<String>) -> Answer {
 }
 
 /// Answers with the reservation: `201` when it is new, `200` when the delivery had it.
-async fn reserve(calls: Shared, path: web::Path<String>, request: HttpRequest, payload: Payload) -> Answer {
+async fn reserve(
+    calls: Shared,
+    path: web::Path<String>,
+    how: web::Query<How>,
+    request: HttpRequest,
+    payload: Payload,
+) -> Answer {
     let order = calls.order(&request, payload, delivery_id(&path)?).await?;
     let before: Option<Reservation> = calls.services.drone.reservation(&order.id).await?;
-    let Output::Reservation(reservation) = one(calls.services.drone.execute(std::slice::from_ref(&order)).await)?
-    else {
+    let Output::Reservation(reservation) = how.run(&*calls.services.drone, &order).await? else {
         return Err(Problem::new(Kind::Internal, "the drone service reserved nothing"));
     };
     let status = if before.is_some() { StatusCode::OK } else { StatusCode::CREATED };

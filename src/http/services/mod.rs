@@ -17,8 +17,9 @@ use super::problem::{Kind, Problem};
 use crate::config::Settings;
 use crate::domain::draft::{is_name, location_faults};
 use crate::domain::fault::{Fields, Walk};
+use crate::domain::workflow::Output;
 use crate::domain::{DeliveryId, Draft, Fault, Location, ReasonCode, time};
-use crate::services::{Local, Order, StepError};
+use crate::services::{Local, Order, Service, StepError, one};
 
 mod accounts;
 mod bookings;
@@ -96,6 +97,23 @@ impl Calls {
         let asked = Arc::new(draft.complete(&id, now, self.deadline_after));
         let trace = request.headers().get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned);
         Ok(Order { id, request: asked, route, reservation, trace })
+    }
+}
+
+/// How a step's `PUT` is meant.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct How {
+    /// What the delivery has is changed to what the document says now; without it, a delivery keeps what it has.
+    #[serde(default)]
+    change: bool,
+}
+
+impl How {
+    async fn run(&self, service: &dyn Service, order: &Order) -> Result<Output, Problem> {
+        let orders = std::slice::from_ref(order);
+        let answers = if self.change { service.change(orders).await } else { service.execute(orders).await };
+        Ok(one(answers)?)
     }
 }
 

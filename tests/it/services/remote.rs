@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
 use drone_delivery::config::{Agent, Settings};
+use drone_delivery::domain::workflow::Output;
 use drone_delivery::domain::{ReasonCode, StepName};
 use drone_delivery::services::account::AccountStatus;
 use drone_delivery::services::remote::Remote;
 use drone_delivery::services::{Order, Service, StepError};
 
 use super::rest::Server;
-use super::{PICKUP, account, cancel, code, drone, execute, order, order_with};
+use super::{PICKUP, account, cancel, code, drone, execute, minutes, order, order_with};
 
 fn remote(step: StepName, url: &str) -> Remote {
     let settings = Settings::builtin().unwrap();
@@ -38,6 +39,15 @@ async fn every_step_answers_like_the_one_in_the_process() {
         assert!(there.is_ok(), "{step:?}: {there:?}");
         assert_eq!(execute(&remote, &asked).await, there, "{step:?} again");
         assert_eq!(execute(&*server.services.of(step), &asked).await, there, "{step:?} in the process");
+        let later = order_with(asked.id.as_str(), |request| {
+            request.pickup_time = minutes(600);
+            request.deadline = minutes(700);
+        });
+        let changed = remote.change(std::slice::from_ref(&later)).await.remove(0).unwrap();
+        if let Output::Reservation(moved) = changed {
+            assert!(moved.pickup_at >= later.request.pickup_time);
+            assert_eq!(server.services.drone.reservation(&later.id).await.unwrap(), Some(moved));
+        }
         for _ in 0..2 {
             cancel(&remote, &asked).await.unwrap();
         }
