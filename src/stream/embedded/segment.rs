@@ -141,3 +141,20 @@ impl Window<'_> {
         Ok(self.bytes.get(from..from + bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_entries_take_a_few_megabytes_of_memory() {
+        let file = Arc::new(tempfile::tempfile().expect("a file"));
+        let mut segment = Segment { id: 1, path: PathBuf::new(), file, end: 0, runs: BTreeMap::new() };
+        for entry in 0..1_000_000 {
+            segment.place(entry % 8, u64::from(entry / 8), entry);
+        }
+        let bytes: usize = segment.runs.values().map(|run| run.positions.capacity() * size_of::<u32>()).sum();
+        assert!(bytes < 9_000_000, "{bytes}");
+        assert_eq!(segment.runs.values().map(Run::next).sum::<u64>(), 1_000_000);
+    }
+}
