@@ -16,6 +16,8 @@ use crate::actors::partitions::{self, Partitions};
 use crate::actors::scheduler::{self, Scheduler};
 use crate::actors::slot::Slot;
 use crate::actors::supervisor::{Child, Supervisor, Watch};
+use crate::actors::sweeper::{self, Sweeper};
+use crate::actors::switches::Switches;
 use crate::actors::teller::{Teller, TellerHandle};
 use crate::actors::writer::{Limits, Writer, WriterHandle};
 use crate::alerts::Alerts;
@@ -25,6 +27,7 @@ use crate::engine::Engine;
 use crate::health::Health;
 use crate::http::ingestion::Ingestion;
 use crate::http::intake::Intake;
+use crate::http::operations::Operations;
 use crate::http::{self, Routes};
 use crate::services::Local;
 use crate::store::checkpoints::Checkpoints;
@@ -130,11 +133,14 @@ impl Starting {
         }
         if settings.has(Role::Supervisor) {
             self.start_compensator(&agents, &status);
+            self.start_sweeper(&status);
         }
         let partitions = Slot::default();
         if settings.has(Role::Scheduler) {
             self.start_partitions(&partitions, &agents, &status);
         }
+        self.start_switches(&agents, &partitions);
+        routes.push(self.operations_routes(&agents, &partitions, &status));
         let drain = settings.drain;
         let (server, address) = http::serve(&settings.http, routes, drain.as_secs())
             .with_context(|| format!("cannot listen on {}", settings.http.listen))?;
@@ -212,6 +218,39 @@ impl Starting {
             alerts: self.alerts.clone(),
         };
         self.watch("compensator", 1, &Slot::default(), move |lifeline| Compensator::new(parts.clone(), lifeline));
+    }
+
+    fn start_sweeper(&self, status: &WriterHandle) {
+        let parts = sweeper::Parts {
+            workflows: Workflows::new(self.engine.state.clone()),
+            queues: self.engine.queues.clone(),
+            status: status.clone(),
+            every: self.settings.supervisor.sweep_every,
+            grace: self.settings.supervisor.grace,
+        };
+        self.watch("sweeper", 1, &Slot::default(), move |lifeline| Sweeper::new(parts.clone(), lifeline));
+    }
+
+    fn start_switches(&self, agents: &Agents, partitions: &Slot<Partitions>) {
+        let (state, agents, partitions) = (self.engine.state.clone(), agents.clone(), partitions.clone());
+        let count = self.settings.partitions.count;
+        self.watch("switches", 1, &Slot::default(), move |lifeline| {
+            Switches::new(state.clone(), agents.clone(), partitions.clone(), count, lifeline)
+        });
+    }
+
+    fn operations_routes(&self, agents: &Agents, partitions: &Slot<Partitions>, status: &WriterHandle) -> Routes {
+        let operations = web::Data::new(Operations {
+            settings: self.settings.clone(),
+            engine: self.engine.clone(),
+            workflows: Workflows::new(self.engine.state.clone()),
+            alerts: self.alerts.clone(),
+            supervisor: self.supervisor.clone(),
+            agents: agents.clone(),
+            partitions: partitions.clone(),
+            status: status.clone(),
+        });
+        Arc::new(move |config| Operations::routes(&operations, config))
     }
 
     fn start_partitions(&self, slot: &Slot<Partitions>, agents: &Agents, status: &WriterHandle) {

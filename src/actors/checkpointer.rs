@@ -5,6 +5,7 @@
 //! workflows are skipped by their records; during the save, either offset is right; after it, nothing is read twice.
 //! An owner whose lease was taken over is refused by its epoch and ends itself and its reader.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use super::lifeline::Lifeline;
 use super::reader::{Credit, Reader};
+use crate::domain::time::Timestamp;
 use crate::domain::window::Window;
 use crate::store::checkpoints::{Checkpoints, Lease, SaveError};
 
@@ -20,6 +22,7 @@ use crate::store::checkpoints::{Checkpoints, Lease, SaveError};
 #[rtype(result = "()")]
 pub struct Opened {
     pub offset: u64,
+    pub at: Timestamp,
     pub operations: u32,
 }
 
@@ -45,6 +48,8 @@ pub struct Observed {
     pub checkpoint: Option<u64>,
     pub saved: Option<u64>,
     pub oldest_open: Option<u64>,
+    /// When the oldest unfinished entry was written: the truth about the lag when one request is stuck.
+    pub oldest_open_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +63,8 @@ pub struct Checkpointer {
     checkpoints: Checkpoints,
     pace: Pace,
     window: Window,
+    /// When the entries of the window were written.
+    times: VecDeque<(u64, Timestamp)>,
     reader: Addr<Reader>,
     saved: Option<u64>,
     saving: bool,
@@ -78,7 +85,27 @@ impl Checkpointer {
         lifeline: Lifeline,
     ) -> Self {
         let window = Window::after(saved);
-        Self { lease, checkpoints, pace, window, reader, saved, saving: false, finished: 0, unsaved: 0, lifeline }
+        let times = VecDeque::new();
+        Self {
+            lease,
+            checkpoints,
+            pace,
+            window,
+            times,
+            reader,
+            saved,
+            saving: false,
+            finished: 0,
+            unsaved: 0,
+            lifeline,
+        }
+    }
+
+    fn forget_times(&mut self) {
+        let oldest = self.window.oldest_open().unwrap_or(u64::MAX);
+        while self.times.front().is_some_and(|(offset, _)| *offset < oldest) {
+            self.times.pop_front();
+        }
     }
 
     /// Saves the checkpoint unless a save is under way or there is nothing new.
@@ -127,6 +154,8 @@ impl Handler<Opened> for Checkpointer {
     type Result = ();
     fn handle(&mut self, opened: Opened, _: &mut Context<Self>) {
         self.window.open(opened.offset, opened.operations);
+        self.times.push_back((opened.offset, opened.at));
+        self.forget_times();
     }
 }
 
@@ -137,6 +166,7 @@ impl Handler<Finished> for Checkpointer {
         for (offset, operations) in entries {
             self.window.finish(offset, operations);
         }
+        self.forget_times();
         let finished = before - self.window.in_flight();
         self.finished += finished as u64;
         self.unsaved += finished as u64;
@@ -166,6 +196,7 @@ impl Handler<Observe> for Checkpointer {
             checkpoint: self.window.checkpoint(),
             saved: self.saved,
             oldest_open: self.window.oldest_open(),
+            oldest_open_at: self.times.front().map(|(_, at)| *at),
         }
     }
 }

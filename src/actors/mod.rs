@@ -17,5 +17,7 @@ pub mod scheduler;
 pub mod slot;
 pub mod status_hub;
 pub mod supervisor;
+pub mod sweeper;
+pub mod switches;
 pub mod teller;
 pub mod writer;

@@ -79,6 +79,7 @@ pub struct Observed {
     pub epoch: u64,
     pub paused: bool,
     pub in_flight: usize,
+    pub entries: u64,
     pub read: u64,
     pub dead_letters: u64,
     /// The next entry to be read.
@@ -228,8 +229,10 @@ impl Reader {
             let count = operations.len() + unreadable.len();
             self.seen.in_flight += count;
             self.seen.read += count as u64;
+            self.seen.entries += 1;
             // Before the flow hears of it, so that the end of an operation never comes before its beginning.
-            checkpointer.do_send(Opened { offset: entry.offset, operations: u32::try_from(count).unwrap_or(u32::MAX) });
+            let opened = u32::try_from(count).unwrap_or(u32::MAX);
+            checkpointer.do_send(Opened { offset: entry.offset, at: entry.at, operations: opened });
             works.extend(operations.into_iter().map(|operation| Work { offset: entry.offset, operation }));
             if !unreadable.is_empty() {
                 self.park(entry.offset, &unreadable, &checkpointer, ctx);

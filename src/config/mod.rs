@@ -38,6 +38,7 @@ pub struct Settings {
     pub checkpoint: Checkpoint,
     pub agents: PerStep<Agent>,
     pub compensation: Compensation,
+    pub supervisor: Supervisor,
     pub services: Services,
     pub status: StatusFeed,
     pub demo: Demo,
@@ -205,6 +206,15 @@ pub struct Compensation {
     pub backoff: Duration,
     #[serde(rename = "max_backoff_ms", with = "millis")]
     pub max_backoff: Duration,
+}
+
+/// How what nobody holds is found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Supervisor {
+    #[serde(rename = "sweep_every_ms", with = "millis")]
+    pub sweep_every: Duration,
+    #[serde(rename = "grace_ms", with = "millis")]
+    pub grace: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -60,6 +60,8 @@ const RULES: &[(&str, Rule)] = &[
     ("agents.*.batch", Rule::Between(1.0, 10_000.0)),
     ("agents.*.concurrency", Rule::Between(1.0, 10_000.0)),
     ("agents.*.breaker_failures", Rule::Between(1.0, 1_000_000.0)),
+    ("compensation.in_flight", Rule::Between(1.0, 10_000.0)),
+    ("compensation.attempts", Rule::Between(1.0, 1000.0)),
     ("services.max_size", Rule::OneOf(&["Small", "Medium", "Large"])),
     ("services.zone_resolution", Rule::Between(0.0, 15.0)),
     ("demo.accounts", Rule::Between(0.0, 1_000_000.0)),

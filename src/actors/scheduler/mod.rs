@@ -34,6 +34,8 @@ use crate::stream::Queues;
 mod change;
 mod save;
 
+pub use save::failed_operation;
+
 /// What a scheduler works with.
 #[derive(Clone)]
 pub struct Parts {
