@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+pub mod watch;
+
 use crate::config::{Layers, Settings};
 use crate::{app, telemetry};
 
@@ -26,6 +28,8 @@ enum Command {
     Serve(Options),
     /// Prints the settings in force as TOML, with the secrets masked
     Config(Options),
+    /// Prints every change of the deliveries as it happens, one JSON event a line
+    Watch(watch::Watch),
 }
 
 /// What wins over the file and the environment.
@@ -71,6 +75,13 @@ impl Cli {
                 print(&settings.to_toml());
                 ExitCode::SUCCESS
             }),
+            Command::Watch(options) => match actix::System::new().block_on(watch::print(options)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    complain(&error.to_string());
+                    ExitCode::from(FAILED)
+                }
+            },
         }
     }
 }

@@ -23,7 +23,8 @@ use tempfile::TempDir;
 
 use super::flaky::{Faults, Flaky, Reader};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than a broker takes to come back on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits until something holds.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
@@ -48,7 +49,7 @@ pub fn embedded_streams(dir: &Path) -> Result<Arc<dyn Streams>, embedded::OpenEr
 
 /// Settings whose times are long beside what the tests wait for.
 pub fn settings() -> config::StatusFeed {
-    config::StatusFeed { buffer: 1_024, ping: Duration::from_secs(60), max_subscribers: 100 }
+    config::StatusFeed { buffer: 1_024, ping: Duration::from_secs(300), max_subscribers: 100 }
 }
 
 pub struct Rig {
