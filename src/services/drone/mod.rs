@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 
 use self::calendar::{Calendars, Change, Missing};
 use self::fleet::{Fleet, FleetCache};
-use self::plan::{Outlook, Trip, Wish};
+use self::plan::{FIRST_REACH, Outlook, Trip, Wish};
 use super::entities::{ROUNDS, already_cancelled, bury, contended, decode, encode, finish, pause, tomb};
 use super::{Order, Service, SharedState, StepError};
 use crate::config::Services;
@@ -70,8 +70,8 @@ impl DroneService {
         Self { state, turnaround, cached, resolution, fleet, calendars: Mutex::new(Calendars::default()) }
     }
 
-    fn outlook<'a>(&self, fleet: &'a Fleet, calendars: &'a Calendars, since: u64) -> Outlook<'a> {
-        Outlook { fleet, calendars, since, now: now_millis() / 1000, turnaround: self.turnaround }
+    fn outlook<'a>(&self, fleet: &'a Fleet, calendars: &'a Calendars, since: u64, reach: usize) -> Outlook<'a> {
+        Outlook { fleet, calendars, since, reach, now: now_millis() / 1000, turnaround: self.turnaround }
     }
 
     async fn reserve(&self, orders: &[Order], answers: &mut Answers) -> Result<(), StoreError> {
@@ -134,8 +134,11 @@ impl DroneService {
     ) -> Result<(Vec<Planned>, Vec<usize>), StoreError> {
         let (mut planned, mut refused) = (Vec::with_capacity(open.len()), Vec::new());
         let mut rest = open;
+        // Whoever finds the near ones taken asks for more and more at once, so that a full fleet is read in a few
+        // round trips.
+        let mut reach = FIRST_REACH;
         while let [order, others @ ..] = rest {
-            match self.outlook(fleet, calendars, since).choose(&wishes[*order]) {
+            match self.outlook(fleet, calendars, since, reach).choose(&wishes[*order]) {
                 Ok(Some(trip)) => {
                     let changes = calendars.take(&trip.drone, trip.span, &wishes[*order].id);
                     planned.push(Planned { order: *order, trip, changes });
@@ -143,13 +146,14 @@ impl DroneService {
                 Ok(None) => refused.push(*order),
                 Err(missing) => {
                     // One reading serves the orders that follow as well.
-                    let outlook = self.outlook(fleet, calendars, since);
+                    let outlook = self.outlook(fleet, calendars, since, reach);
                     let ahead = others.iter().filter_map(|i| outlook.choose(&wishes[*i]).err()).flatten();
                     let missing: Vec<Missing> = missing.into_iter().chain(ahead).collect();
                     if let Err(error) = self.load(calendars, missing).await {
                         planned.iter().for_each(|planned| calendars.forget(&planned.changes));
                         return Err(error);
                     }
+                    reach = reach.saturating_mul(4);
                     continue;
                 }
             }

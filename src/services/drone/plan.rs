@@ -16,8 +16,10 @@ use crate::domain::{DeliveryId, Location};
 use crate::services::Order;
 use crate::services::geography::distance_km;
 
-/// How many drones' calendars are asked for at once when they are not known yet.
-const READ_AHEAD: usize = 4;
+/// How many drones' calendars are asked for at first: the nearest is free more often than not.
+pub const FIRST_REACH: usize = 4;
+/// A far look into a calendar is asked for in so many buckets at most at once.
+const BUCKETS_AHEAD: i64 = 8;
 
 /// What an order wants of a drone.
 #[derive(Debug)]
@@ -82,6 +84,8 @@ pub struct Outlook<'a> {
     pub calendars: &'a Calendars,
     /// In which call a bucket must have been read to be believed.
     pub since: u64,
+    /// How many drones' calendars are asked for at once when they are not known yet.
+    pub reach: usize,
     /// Seconds since the epoch.
     pub now: i64,
     /// What a drone needs at home between two flights, in seconds.
@@ -129,7 +133,7 @@ impl Outlook<'_> {
                 }
             }
             let ideal = best.as_ref().is_some_and(|trip| trip.pickup_at == wish.not_before);
-            if ahead == READ_AHEAD || ideal {
+            if ahead == self.reach || ideal {
                 break;
             }
         }
@@ -151,9 +155,10 @@ impl Outlook<'_> {
         let length = out + flight + back + self.turnaround;
         let window = Span { from: earliest - out, until: latest - out };
         let start = self.calendars.earliest(&drone.id, window, length, self.since).map_err(|first| {
-            // A flight over a bucket's edge needs both; most do not, and then it is the same one twice.
-            let last = Missing { bucket: first.bucket.max(bucket_of(earliest - out + length - 1)), ..first.clone() };
-            vec![first, last]
+            // Most flights are over before the bucket is. Who has asked before needs to look farther.
+            let end = if self.reach > FIRST_REACH { window.until } else { window.from };
+            let last = bucket_of(end + length - 1).min(first.bucket + BUCKETS_AHEAD).max(first.bucket);
+            (first.bucket..=last).map(|bucket| Missing { bucket, ..first.clone() }).collect::<Vec<_>>()
         })?;
         Ok(start.map(|from| Trip {
             drone: drone.id.clone(),

@@ -137,12 +137,13 @@ impl DroneService {
         held: Option<Reserved>,
         since: u64,
     ) -> Result<Option<(Trip, Vec<Change>)>, StoreError> {
+        let mut reach = FIRST_REACH;
         loop {
             let freed = match &held {
                 Some(held) => self.free(calendars, held, &wish.id, &[]).await?,
                 None => Vec::new(),
             };
-            match self.outlook(fleet, calendars, since).choose(wish) {
+            match self.outlook(fleet, calendars, since, reach).choose(wish) {
                 Ok(Some(trip)) => {
                     let taken = calendars.take(&trip.drone, trip.span, &wish.id);
                     return Ok(Some((trip, merge(freed, taken))));
@@ -154,6 +155,7 @@ impl DroneService {
                 Err(missing) => {
                     calendars.restore(&freed)?;
                     self.load(calendars, missing).await?;
+                    reach = reach.saturating_mul(4);
                 }
             }
         }

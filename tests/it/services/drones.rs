@@ -1,5 +1,6 @@
 //! Which drone gets a delivery, and when.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use drone_delivery::domain::time::later;
@@ -27,6 +28,7 @@ on_every_store!(
     a_replay_of_the_last_free_time_is_not_refused,
     reservations_are_listed_in_pages,
     a_refusal_is_not_made_from_memory,
+    a_large_fleet_is_filled_to_the_last,
 );
 
 /// An order that leaves no time to wait for another flight to end.
@@ -236,4 +238,19 @@ async fn a_refusal_is_not_made_from_memory(state: SharedState) {
     code(execute(&*here, &urgent("b")).await);
     cancel(&*there, &urgent("a")).await.unwrap();
     reserved(execute(&*here, &urgent("b")).await);
+}
+
+/// More drones than are looked at first, spread over many zones, and more orders than drones.
+async fn a_large_fleet_is_filled_to_the_last(state: SharedState) {
+    let service = services(&state).drone;
+    let fleet: Vec<Drone> = (0..60).map(|n| drone(&format!("d-{n}"), north(PICKUP, f64::from(n) * 0.1))).collect();
+    service.put_drones(&fleet).await.unwrap();
+    let orders: Vec<Order> = (0..70).map(|n| urgent(&format!("o-{n}"))).collect();
+    let answers = service.execute(&orders).await;
+    let taken: HashSet<String> =
+        answers.iter().filter_map(|a| a.clone().ok()).map(|a| reserved(Ok(a)).drone_id).collect();
+    assert_eq!((taken.len(), answers.iter().filter(|answer| answer.is_ok()).count()), (60, 60));
+    assert!(answers[..60].iter().all(Result::is_ok), "in the order of arrival");
+    let again = services(&state).drone;
+    assert_eq!(again.execute(&orders).await, answers);
 }
