@@ -200,3 +200,66 @@ impl<C: Clone + Send + Sync + 'static> Keeper<C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use futures_util::FutureExt as _;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Connects as told: refused, or up until the other end is dropped.
+    struct Told(VecDeque<Option<oneshot::Receiver<()>>>);
+
+    impl Connector for Told {
+        type Connection = usize;
+
+        async fn connect(&mut self) -> Result<Connected<usize>, String> {
+            let number = self.0.len();
+            match self.0.pop_front() {
+                Some(Some(lost)) => Ok((number, lost.map(|_| "hung up".to_owned()).boxed())),
+                Some(None) => Err("refused".into()),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lost_or_doubted_connection_is_replaced() {
+        let (hang_up, first) = oneshot::channel();
+        let (_second_end, second) = oneshot::channel();
+        let (_third_end, third) = oneshot::channel();
+        let told = Told([Some(first), Some(second), Some(third)].into());
+        let link = Link::start("test", &Handle::current(), told);
+        let one = link.get(LONG).await.unwrap();
+        assert!(link.health().is_ok());
+        drop(hang_up);
+        let two = link.get_after(&one, LONG).await.unwrap();
+        assert_ne!(one.connection, two.connection);
+        link.doubt(&one, "late news");
+        link.doubt(&two, "no answer");
+        let three = link.get_after(&two, LONG).await.unwrap();
+        assert_ne!(two.connection, three.connection);
+        assert_eq!(link.get(LONG).await.unwrap().connection, three.connection);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_and_tried_again() {
+        let (_end, up) = oneshot::channel();
+        let link = Link::start("test", &Handle::current(), Told([None, None, Some(up)].into()));
+        assert_eq!(link.get(LONG).await.err(), Some("refused".into()));
+        timeout(LONG, link.wait_until_up()).await.unwrap();
+        assert!(link.get(LONG).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_longer_than_they_say() {
+        let link = Link::start("test", &Handle::current(), Told(VecDeque::new()));
+        assert!(link.get(Duration::from_millis(1)).await.is_err());
+        assert!(link.health().is_err());
+    }
+}

@@ -13,7 +13,9 @@ use crate::support::servers::{RabbitMq, shared_redis};
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_confirmed_survives_a_killed_broker() {
     let mut server = RabbitMq::start();
-    let settings = settings(&server, shared_redis());
+    let mut settings = settings(&server, shared_redis());
+    // Long enough for a slow machine, and short enough to be tried several times while the broker comes back.
+    settings.rabbitmq.publish_timeout = Duration::from_secs(10);
     let cluster = open(&settings).await;
     server.wait_until_it_remembers(&format!("{}.work", settings.prefix));
     let broker = &cluster.broker;

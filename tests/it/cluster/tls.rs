@@ -2,16 +2,18 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use drone_delivery::cluster::connect;
-use drone_delivery::stream::Streams as _;
+use drone_delivery::cluster::runtime::EngineRuntime;
+use drone_delivery::store::redis::RedisState;
+use drone_delivery::stream::{Streams as _, rabbitmq};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 
-use super::{broker::REQUESTS, open, settings};
+use super::broker::REQUESTS;
+use super::{open, settings};
+use crate::conformance::until;
 use crate::support::process::free_port;
-use crate::support::servers::{RabbitMq, Redis, shared_rabbitmq, shared_redis};
+use crate::support::servers::{RabbitMq, Redis};
 
 /// An authority with a server's certificate for `localhost`, in files, and another authority that signed nothing.
 fn write_certificates(dir: &Path) {
@@ -58,14 +60,12 @@ async fn both_servers_are_verified() {
     let cluster = open(&over_tls).await;
     cluster.broker.append(REQUESTS, "x".into()).await.unwrap();
 
-    // Neither is taken for the one it is not: each is tried for as long as it takes to be tried several times.
-    let mut wrong_broker = settings(shared_rabbitmq(), shared_redis());
-    wrong_broker.rabbitmq = over_tls.rabbitmq.clone();
-    wrong_broker.rabbitmq.ca_file = file("other.pem");
-    let mut wrong_redis = settings(shared_rabbitmq(), shared_redis());
-    wrong_redis.redis = over_tls.redis.clone();
-    wrong_redis.redis.ca_file = file("other.pem");
-    for wrong in [wrong_broker, wrong_redis] {
-        assert!(tokio::time::timeout(Duration::from_secs(3), connect(&wrong)).await.is_err());
-    }
+    let runtime = EngineRuntime::start().unwrap();
+    over_tls.rabbitmq.ca_file = file("other.pem");
+    over_tls.redis.ca_file = file("other.pem");
+    let broker = rabbitmq::RabbitMq::open(&over_tls.rabbitmq, "wrong", 1, &runtime).unwrap();
+    let state = RedisState::open(&over_tls.redis, "wrong", &runtime).unwrap();
+    let refused = |trouble: String| trouble.contains("certificate");
+    until("the broker is refused", || async { broker.health().await.is_err_and(refused) }).await;
+    until("redis is refused", || async { state.health().is_err_and(|error| refused(error.reason)) }).await;
 }

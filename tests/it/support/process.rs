@@ -67,7 +67,7 @@ pub fn free_port() -> u16 {
     let start = u16::try_from(std::process::id() % u32::from(RANGE.end - RANGE.start)).unwrap();
     for _ in RANGE {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = RANGE.start + (start.wrapping_mul(37).wrapping_add(step)) % (RANGE.end - RANGE.start);
+        let port = RANGE.start + (start.wrapping_mul(641).wrapping_add(step)) % (RANGE.end - RANGE.start);
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -211,17 +211,3 @@ fn answers(port: u16, greeting: &[u8]) -> bool {
 fn log_of(dir: &Path, name: &str) -> String {
     fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default()
 }
-
-#[test]
-fn servers_come_back_on_their_ports() {
-    let mut rabbitmq = RabbitMq::start();
-    let mut redis = Redis::start();
-    let ports = (rabbitmq.port, redis.port);
-    rabbitmq.kill();
-    redis.kill();
-    assert!(!answers(rabbitmq.port, b"AMQP\0\0\x09\x01"));
-    rabbitmq.restart();
-    redis.restart();
-    assert_eq!(ports, (rabbitmq.port, redis.port));
-    assert!(answers(shared_rabbitmq().port, b"AMQP\0\0\x09\x01"));
-}
