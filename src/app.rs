@@ -281,6 +281,6 @@ impl Starting {
 fn common_routes(health: &Health) -> Routes {
     let health = web::Data::new(health.clone());
     Arc::new(move |config| {
-        config.app_data(health.clone()).configure(http::probes::routes);
+        config.app_data(health.clone()).configure(http::probes::routes).configure(http::openapi::routes);
     })
 }

@@ -17,6 +17,7 @@ pub mod deliveries;
 pub mod edge;
 pub mod ingestion;
 pub mod intake;
+pub mod openapi;
 pub mod operations;
 pub mod probes;
 pub mod problem;
