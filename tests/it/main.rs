@@ -4,6 +4,7 @@
 mod cluster;
 mod conformance;
 mod embedded;
+mod faults;
 mod http;
 mod services;
 mod status;

@@ -47,6 +47,12 @@ impl Process {
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
+
+    /// Waits for its end by itself; none when a signal ended it.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        wait_until("the end of the process", || self.has_ended());
+        self.child.wait().unwrap().code()
+    }
 }
 
 impl Drop for Process {
