@@ -100,18 +100,14 @@ impl Change {
     /// Adds the change to a transaction, on condition that the bucket is what it was taken for.
     #[must_use]
     pub fn write(&self, txn: Txn) -> Txn {
-        let key = self.place.key();
-        let listed = || (index(&self.place.drone), member(self.place.bucket));
-        let (set, name) = if self.before.is_empty() != self.after.is_empty() { listed() } else { Default::default() };
-        let txn = match self.before.is_empty() {
-            true => txn.check(key.clone(), Expect::Absent),
-            false => txn.check(key.clone(), Expect::Is(self.before.clone())),
-        };
+        let (key, drone, bucket) = (self.place.key(), &self.place.drone, self.place.bucket);
+        let expected = if self.before.is_empty() { Expect::Absent } else { Expect::Is(self.before.clone()) };
+        let txn = txn.check(key.clone(), expected);
         match (self.before.is_empty(), self.after.is_empty()) {
             (true, true) => txn,
-            (true, false) => txn.put(key, self.after.clone()).add(set, name),
+            (true, false) => txn.put(key, self.after.clone()).add(index(drone), member(bucket)),
             (false, false) => txn.put(key, self.after.clone()),
-            (false, true) => txn.delete(key).remove(set, name),
+            (false, true) => txn.delete(key).remove(index(drone), member(bucket)),
         }
     }
 }
