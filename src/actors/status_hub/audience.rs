@@ -289,3 +289,73 @@ fn forget(index: &mut HashMap<String, Vec<u64>>, id: String, key: u64) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::time::now;
+
+    fn entry(offset: u64, lines: usize) -> Entry {
+        let line = r#"{"deliveryId":"d","ownerId":"o","type":"Step"}"#.to_owned() + "\n";
+        Entry { offset, at: now(), body: line.repeat(lines).into() }
+    }
+
+    fn only(delivery: &str) -> Filter {
+        Filter { delivery_id: Some(delivery.to_owned()), owner_id: None }
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_and_the_others_hear_all() {
+        let mut audience = Audience::new(10);
+        let (mut lazy, mut keen) = (audience.join(Filter::default()), audience.join(only("d")));
+        for offset in 0..20 {
+            audience.tell(&[entry(offset, 3)], offset);
+            for line in 0..3 {
+                let Some(Told::Event { id, .. }) = keen.next().await else { panic!("nothing was told") };
+                assert_eq!(id, EventId { offset, line });
+            }
+        }
+        assert_eq!((audience.len(), audience.lagged), (1, 1));
+        assert!(lazy.lagged() && !keen.lagged());
+        let mut heard = 0;
+        while lazy.next().await.is_some() {
+            heard += 1;
+        }
+        assert_eq!(heard, 9);
+    }
+
+    #[tokio::test]
+    async fn a_batch_larger_than_the_buffer_reaches_who_has_taken_everything() {
+        let mut audience = Audience::new(2);
+        let mut seat = audience.join(Filter::default());
+        for offset in 0..3 {
+            assert_eq!(audience.tell(&[entry(offset, 50)], offset), offset + 1);
+            for _ in 0..50 {
+                assert!(matches!(seat.next().await, Some(Told::Event { .. })));
+            }
+        }
+        assert_eq!(audience.lagged, 0);
+    }
+
+    #[tokio::test]
+    async fn entries_that_are_gone_are_told_as_a_gap() {
+        let mut audience = Audience::new(10);
+        let mut seat = audience.join(only("another"));
+        assert_eq!(audience.tell(&[entry(4, 1), entry(7, 1)], 4), 8);
+        let (from, to) = (EventId::start_of(5), EventId::start_of(7));
+        assert_eq!(seat.next().await, Some(Told::Gap { from, to }));
+        assert_eq!(seat.told_up_to(), 8);
+    }
+
+    #[test]
+    fn who_leaves_leaves_nothing_behind() {
+        let mut audience = Audience::new(10);
+        let owner = Filter { delivery_id: None, owner_id: Some("o".to_owned()) };
+        for filter in [Filter::default(), only("d"), owner] {
+            let seat = audience.join(filter);
+            audience.leave(seat.key);
+        }
+        assert!(audience.is_empty() && audience.all.is_empty());
+        assert!(audience.by_delivery.is_empty() && audience.by_owner.is_empty());
+    }
+}

@@ -51,8 +51,9 @@ async fn tell(mut subscription: Subscription, peer: &mpsc::Sender<Bytes>, feed: 
     }
 }
 
+/// Shows the peer that the feed is there, until it takes nothing for too long.
 async fn keep_alive(peer: &mpsc::Sender<Bytes>, feed: &StatusFeed) {
-    while peer.send(Bytes::from_static(b":\n\n")).await.is_ok() {
+    while let Ok(Ok(())) = timeout(feed.ping() * 2, peer.send(Bytes::from_static(b":\n\n"))).await {
         tokio::time::sleep(feed.ping()).await;
     }
 }

@@ -15,11 +15,15 @@ use tokio_tungstenite::{MaybeTlsStream, client_async};
 use super::client::{Heard, Source, Watcher, id, number, numbers};
 use super::rig::{PATIENCE, Rig, settings, until};
 
-/// A watcher whose socket holds little.
-async fn narrow(rig: &Rig) -> Watcher {
+/// A connection that holds little.
+async fn narrow_socket(rig: &Rig) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 * 1024).unwrap();
-    let stream = MaybeTlsStream::Plain(socket.connect(rig.address).await.unwrap());
+    socket.connect(rig.address).await.unwrap()
+}
+
+async fn narrow(rig: &Rig) -> Watcher {
+    let stream = MaybeTlsStream::Plain(narrow_socket(rig).await);
     let (socket, _) = client_async(rig.url("ws", "/api/status"), stream).await.unwrap();
     Watcher { socket }
 }
@@ -56,17 +60,25 @@ async fn who_stops_reading_slows_nobody_and_is_told_where_to_resume() {
     assert_eq!(numbers(&back.events(rest.len() as u64).await), rest);
 }
 
+/// Only one is let in, so another gets in only when the first was let go.
+fn one_place(ping: Duration) -> StatusFeed {
+    StatusFeed { buffer: 1_000_000, ping, max_subscribers: 1 }
+}
+
 #[actix::test]
 async fn who_takes_nothing_at_all_is_cut_off() {
-    let rig = Rig::start(&StatusFeed { buffer: 1_000_000, ping: Duration::from_secs(1), ..settings() });
-    let lazy = narrow(&rig).await;
-    rig.until_live(1).await;
+    let rig = Rig::start(&one_place(Duration::from_millis(500)));
+    rig.append(1).await;
+    let mut lazy = narrow_socket(&rig).await;
+    lazy.write_all(b"GET /api/status/events?since=0-0 HTTP/1.1\r\nhost: feed\r\n\r\n").await.unwrap();
+    let mut first = [0];
+    tokio::time::timeout(PATIENCE, lazy.read_exact(&mut first)).await.unwrap().unwrap();
     let padding = "x".repeat(64 * 1024);
     until("it is cut off", async || {
-        if rig.made() < 1_000 {
+        if rig.made() < 500 {
             rig.append_with(10, &padding).await;
         }
-        rig.observe().await.unwrap().subscribers == 0
+        Watcher::try_open(&rig, "").await.is_ok()
     })
     .await;
     drop(lazy);
@@ -74,11 +86,10 @@ async fn who_takes_nothing_at_all_is_cut_off() {
 
 #[actix::test]
 async fn pings_that_are_not_answered_end_the_feed() {
-    let rig = Rig::start(&StatusFeed { ping: Duration::from_millis(200), ..settings() });
+    let rig = Rig::start(&one_place(Duration::from_millis(200)));
     let mut deaf = Watcher::open(&rig, "").await;
-    rig.until_live(1).await;
     // Answers are sent when it reads, and it does not read.
-    rig.until_live(0).await;
+    until("it is let go", async || Watcher::try_open(&rig, "").await.is_ok()).await;
     while !matches!(deaf.hear().await, Heard::Closed(_)) {}
 }
 
