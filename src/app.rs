@@ -12,9 +12,11 @@ use anyhow::Context as _;
 use crate::actors::agent::{Agent, Agents};
 use crate::actors::compensator::{self, Compensator};
 use crate::actors::lifeline::Lifeline;
+use crate::actors::notifier::{self, Notifier};
 use crate::actors::partitions::{self, Partitions};
 use crate::actors::scheduler::{self, Scheduler};
 use crate::actors::slot::Slot;
+use crate::actors::status_hub::{StatusFeed, StatusHub};
 use crate::actors::supervisor::{Child, Supervisor, Watch};
 use crate::actors::sweeper::{self, Sweeper};
 use crate::actors::switches::Switches;
@@ -60,6 +62,7 @@ pub struct App {
     engine: Engine,
     health: Health,
     partitions: Slot<Partitions>,
+    feed: StatusFeed,
     drain: Duration,
 }
 
@@ -97,6 +100,7 @@ impl App {
     pub async fn drain(self) {
         self.health.down("process", "draining");
         let intake = self.server.stop(true);
+        self.feed.close();
         let all = async {
             if let Some(partitions) = self.partitions.get()
                 && partitions.send(partitions::Drain).await.is_err()
@@ -120,7 +124,8 @@ impl Starting {
         let teller = self.start_teller(&status);
         let local = Local::new(&self.engine.state, Arc::new(teller), &settings.services)
             .context("the services cannot be started")?;
-        let mut routes: Vec<Routes> = vec![common_routes(&health)];
+        let feed = self.start_hub();
+        let mut routes: Vec<Routes> = vec![common_routes(&health, &feed)];
         if settings.has(Role::Ingestion) {
             routes.push(self.start_ingestion());
         }
@@ -134,6 +139,7 @@ impl Starting {
         if settings.has(Role::Supervisor) {
             self.start_compensator(&agents, &status);
             self.start_sweeper(&status);
+            self.start_notifier(&local);
         }
         let partitions = Slot::default();
         if settings.has(Role::Scheduler) {
@@ -146,7 +152,7 @@ impl Starting {
             .with_context(|| format!("cannot listen on {}", settings.http.listen))?;
         let handle = server.handle();
         actix::spawn(server);
-        Ok(App { address, server: handle, engine: self.engine, health, partitions, drain })
+        Ok(App { address, server: handle, engine: self.engine, health, partitions, feed, drain })
     }
 
     /// A child that runs one actor on one of the threads, found through its slot.
@@ -231,6 +237,23 @@ impl Starting {
         self.watch("sweeper", 1, &Slot::default(), move |lifeline| Sweeper::new(parts.clone(), lifeline));
     }
 
+    fn start_notifier(&self, local: &Local) {
+        let parts = notifier::Parts {
+            queues: self.engine.queues.clone(),
+            local: local.clone(),
+            settings: self.settings.notifications.clone(),
+            alerts: self.alerts.clone(),
+        };
+        self.watch("notifier", 1, &Slot::default(), move |lifeline| Notifier::new(parts.clone(), lifeline));
+    }
+
+    fn start_hub(&self) -> StatusFeed {
+        let (slot, streams, buffer) = (Slot::default(), self.engine.streams.clone(), self.settings.status.buffer);
+        let feed = StatusFeed::new(streams.clone(), &self.settings.status, slot.clone());
+        self.watch("status-hub", 1, &slot, move |lifeline| StatusHub::new(streams.clone(), buffer, lifeline));
+        feed
+    }
+
     fn start_switches(&self, agents: &Agents, partitions: &Slot<Partitions>) {
         let (state, agents, partitions) = (self.engine.state.clone(), agents.clone(), partitions.clone());
         let count = self.settings.partitions.count;
@@ -277,10 +300,11 @@ impl Starting {
     }
 }
 
-/// What every role serves: probes and metrics.
-fn common_routes(health: &Health) -> Routes {
-    let health = web::Data::new(health.clone());
+/// What every role serves: probes, metrics and the status feed.
+fn common_routes(health: &Health, feed: &StatusFeed) -> Routes {
+    let (health, feed) = (web::Data::new(health.clone()), web::Data::new(feed.clone()));
     Arc::new(move |config| {
         config.app_data(health.clone()).configure(http::probes::routes).configure(http::openapi::routes);
+        config.app_data(feed.clone()).configure(http::status::configure);
     })
 }

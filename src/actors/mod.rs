@@ -11,6 +11,7 @@ pub mod checkpointer;
 pub mod compensator;
 pub mod lifeline;
 pub mod notice;
+pub mod notifier;
 pub mod partitions;
 pub mod reader;
 pub mod scheduler;

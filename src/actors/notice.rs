@@ -79,6 +79,12 @@ pub struct Notice {
 }
 
 impl Notice {
+    /// The same for the same end of the same delivery, so that a receiver can drop what it has seen.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}-{}", self.delivery_id, self.status.as_str())
+    }
+
     /// The notice of a workflow, if it came to an end that its owner wants to hear of.
     #[must_use]
     pub fn of(workflow: &Workflow) -> Option<Self> {

@@ -39,6 +39,7 @@ pub struct Settings {
     pub agents: PerStep<Agent>,
     pub compensation: Compensation,
     pub supervisor: Supervisor,
+    pub notifications: Notifications,
     pub services: Services,
     pub status: StatusFeed,
     pub demo: Demo,
@@ -201,6 +202,23 @@ pub struct Compensation {
     pub in_flight: u16,
     #[serde(rename = "try_for_ms", with = "millis")]
     pub try_for: Duration,
+    pub attempts: u32,
+    #[serde(rename = "backoff_ms", with = "millis")]
+    pub backoff: Duration,
+    #[serde(rename = "max_backoff_ms", with = "millis")]
+    pub max_backoff: Duration,
+}
+
+/// How owners are told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Notifications {
+    /// Empty: webhooks are not signed.
+    pub webhook_secret: String,
+    /// Empty: no mail is sent.
+    pub smtp_url: String,
+    pub mail_from: String,
+    #[serde(rename = "timeout_ms", with = "millis")]
+    pub timeout: Duration,
     pub attempts: u32,
     #[serde(rename = "backoff_ms", with = "millis")]
     pub backoff: Duration,
