@@ -12,11 +12,13 @@
 //! - [`store`] keeps the state: on this disk or in Redis.
 //! - [`cluster`] opens what the two keep in RabbitMQ and Redis.
 //! - [`domain`] is the plain types and rules that the others share; it does no I/O.
+//! - [`bench`] puts load on all of it and measures.
 //! - [`config`] is the settings, [`app`] wires it all up by role, [`cli`] is the command line.
 
 pub mod actors;
 pub mod alerts;
 pub mod app;
+pub mod bench;
 pub mod cli;
 pub mod cluster;
 pub mod config;

@@ -21,12 +21,14 @@ pub const ALERTS: &str = "drone_alerts_total";
 pub const ACTOR_RESTARTS: &str = "drone_actor_restarts_total";
 /// Workflows that a scheduler is through with, by status.
 pub const WORKFLOWS: &str = "drone_workflows_total";
+/// Requests that were read again though their workflows were through, after a crash or a takeover.
+pub const REPLAYED: &str = "drone_requests_replayed_total";
 /// From the acceptance of a request until all its steps are done.
 pub const ACCEPT_TO_SCHEDULED: &str = "drone_accept_to_scheduled_seconds";
 /// Events of the services that found no room on their way to the status stream.
 pub const STATUS_DROPPED: &str = "drone_status_events_dropped_total";
 
-const SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+const SECONDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Samples wait in memory until they are put into their buckets, this often.
 const UPKEEP: Duration = Duration::from_secs(5);
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+mod bench;
 pub mod watch;
 
 use crate::config::{Layers, Settings};
@@ -30,6 +31,8 @@ enum Command {
     Config(Options),
     /// Prints every change of the deliveries as it happens, one JSON event a line
     Watch(watch::Watch),
+    /// Puts load on a server and measures it
+    Bench(bench::Bench),
 }
 
 /// What wins over the file and the environment.
@@ -82,6 +85,7 @@ impl Cli {
                     ExitCode::from(FAILED)
                 }
             },
+            Command::Bench(bench) => bench.run(),
         }
     }
 }

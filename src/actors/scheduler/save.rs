@@ -47,6 +47,7 @@ impl Scheduler {
             }
         }
         self.seen.skipped += skipped.len() as u64;
+        metrics::counter!(crate::metrics::REPLAYED).increment(skipped.len() as u64);
         // What was left half-undone by a crash is handed over once more; the compensator does nothing twice.
         let again =
             skipped.iter().filter_map(|id| self.active.get(id)?.record.as_ref()).filter(|r| to_undo(&r.workflow));

@@ -1,0 +1,219 @@
+//! What a scenario found: tables and curves, as text, as JSON and as a page ([`super::page`]).
+
+use std::fmt::Write as _;
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+
+/// One line of a table: names and values in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Row(pub Vec<(&'static str, Value)>);
+
+impl Row {
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.0.push((name, value.into()));
+        self
+    }
+
+    /// A number, or nothing where it is not known.
+    #[must_use]
+    pub fn maybe<V: Into<Value>>(self, name: &'static str, value: Option<V>) -> Self {
+        self.with(name, value.map_or(Value::Null, Into::into))
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let fields: Map<String, Value> =
+            self.0.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        fields.serialize(serializer)
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    pub title: String,
+    pub rows: Vec<Row>,
+}
+
+/// Curves over one axis.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chart {
+    pub title: String,
+    pub x: String,
+    pub curves: Vec<Curve>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Curve {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Everything a run found, and what it ran on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub scenario: String,
+    pub engine: String,
+    pub command: String,
+    pub version: String,
+    pub at: String,
+    pub cores: usize,
+    pub tables: Vec<Table>,
+    pub charts: Vec<Chart>,
+    /// What a reader of the figures should know.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for table in &self.tables {
+            let _ = writeln!(text, "\n{}\n{}", table.title, table.to_text());
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
+        text
+    }
+}
+
+impl Table {
+    /// The names of all columns, in the order they first appear.
+    #[must_use]
+    pub fn columns(&self) -> Vec<&'static str> {
+        let mut columns = Vec::new();
+        for (name, _) in self.rows.iter().flat_map(|row| &row.0) {
+            if !columns.contains(name) {
+                columns.push(*name);
+            }
+        }
+        columns
+    }
+
+    /// The cells of a row, one per column.
+    #[must_use]
+    pub fn cells(row: &Row, columns: &[&str]) -> Vec<String> {
+        let cell =
+            |column: &&str| row.0.iter().find(|(name, _)| name == column).map_or(String::new(), |(_, v)| show(v));
+        columns.iter().map(cell).collect()
+    }
+
+    fn to_text(&self) -> String {
+        let columns = self.columns();
+        let head: Vec<String> = columns.iter().map(|name| heading(name)).collect();
+        let lines: Vec<Vec<String>> =
+            std::iter::once(head).chain(self.rows.iter().map(|row| Self::cells(row, &columns))).collect();
+        let width = |i: usize| lines.iter().map(|cells| cells[i].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+        let mut text = String::new();
+        for cells in &lines {
+            for (cell, width) in cells.iter().zip(&widths) {
+                let _ = write!(text, "  {cell:>width$}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// `accept_p99_ms` is for programs, `accept p99 ms` for people.
+#[must_use]
+pub fn heading(name: &str) -> String {
+    name.replace("_per_s", "/s").replace('_', " ")
+}
+
+#[must_use]
+pub fn show(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_u64() {
+            Some(count) => grouped(count),
+            None => show_float(number.as_f64().unwrap_or_default()),
+        },
+        other => other.to_string(),
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "only numbers of a size to be shown come here"
+)]
+fn show_float(number: f64) -> String {
+    match number {
+        large if large >= 100.0 => grouped(large.round() as u64),
+        small => format!("{small:.2}"),
+    }
+}
+
+/// `1234567` as `1,234,567`.
+#[must_use]
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+pub mod samples {
+    use super::*;
+
+    pub fn report() -> Report {
+        let row = |name: &str, rate: f64| Row::default().with("what", name).with("accepted_per_s", rate);
+        let rows = vec![row("single <posts>", 54_321.6), row("batch", 7.25).maybe("rss_mb", None::<u64>)];
+        Report {
+            scenario: "ingest".into(),
+            engine: "embedded".into(),
+            command: "drone-delivery bench ingest".into(),
+            version: "0".into(),
+            at: "2026-12-01T10:00:00Z".into(),
+            cores: 2,
+            tables: vec![Table { title: "Saturation".into(), rows }],
+            charts: vec![Chart {
+                title: "Rate".into(),
+                x: "seconds".into(),
+                curves: vec![Curve { name: "accepted/s".into(), points: vec![(0.0, 0.0), (1.0, 5.0), (2.0, 2.5)] }],
+            }],
+            notes: vec!["a note".into()],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_lines_up_and_shows_what_is_not_known_as_a_dash() {
+        let text = samples::report().to_text();
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["what", "accepted/s", "rss", "mb"]);
+        assert!(lines[1].contains("54,322") && lines[2].contains("7.25"), "{text}");
+        assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{text}");
+        assert!(lines[2].ends_with('-'), "{text}");
+    }
+
+    #[test]
+    fn json_has_names_and_numbers() {
+        let json = serde_json::to_value(samples::report()).unwrap();
+        assert_eq!(json["tables"][0]["rows"][0]["accepted_per_s"], 54_321.6);
+        assert_eq!(json["tables"][0]["rows"][1]["rss_mb"], Value::Null);
+        assert_eq!(json["charts"][0]["curves"][0]["points"][1][1], 5.0);
+    }
+
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}

@@ -1,0 +1,140 @@
+//! How many requests are accepted, and how fast, beside a handler in the same server that parses and answers but keeps
+//! nothing: what is left of that limit once every request is durable. The two take turns several times, so that
+//! whatever else the machine does hits both.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::bench::load::{self, Pace};
+use crate::bench::report::{Chart, Curve, Row, Table};
+use crate::bench::schedule::Schedule;
+use crate::bench::tally::Tally;
+use crate::bench::target::Server;
+use crate::bench::workload::Workload;
+use crate::bench::{Bench, Found};
+
+const LIMIT: &str = "/api/limit";
+const SINGLE: &str = "/api/deliveryrequests";
+const BATCH: &str = "/api/deliveryrequests/batch";
+
+#[derive(Debug, Args)]
+pub struct Ingest {
+    /// Turns of each kind of call
+    #[arg(long, default_value_t = 5)]
+    turns: u32,
+    /// Seconds of one turn
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Requests in a batch
+    #[arg(long, default_value_t = 100)]
+    batch: usize,
+    /// Single posts per second whose latency is measured, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "1000,5000,10000")]
+    rates: Vec<f64>,
+    /// The roles of the server; with the scheduler's, the requests are carried out meanwhile
+    #[arg(long, default_value = "ingestion")]
+    roles: String,
+}
+
+/// One kind of call, and what became of it so far.
+struct Kind {
+    name: &'static str,
+    workload: Rc<Workload>,
+    tally: Tally,
+    rates: Vec<f64>,
+}
+
+impl Kind {
+    fn new(name: &'static str, path: &str, batch: usize) -> anyhow::Result<Self> {
+        let workload = Rc::new(Workload::new(path, batch)?);
+        Ok(Self { name, workload, tally: Tally::new()?, rates: Vec::new() })
+    }
+}
+
+impl Ingest {
+    pub(super) async fn run(&self, bench: &Bench) -> anyhow::Result<Found> {
+        let server = bench.start(&bench.home(), &[("roles", self.roles.clone())]).await?;
+        let seconds = Duration::from_secs_f64(bench.size(self.seconds, 0.5));
+        let mut kinds = vec![
+            Kind::new("limit (keeps nothing)", LIMIT, 1)?,
+            Kind::new("single posts", SINGLE, 1)?,
+            Kind::new("batch posts", BATCH, self.batch)?,
+        ];
+        for kind in &kinds {
+            load::put(bench.client(&server), kind.workload.clone(), Pace::For(seconds / 4)).await?;
+        }
+        for turn in 0..bench.size(self.turns, 2) {
+            for kind in &mut kinds {
+                let tally = load::put(bench.client(&server), kind.workload.clone(), Pace::For(seconds)).await?;
+                eprintln!("turn {}: {}: {:.0}/s", turn + 1, kind.name, tally.rate());
+                kind.rates.push(tally.rate());
+                kind.tally.add(&tally)?;
+            }
+        }
+        let mut found = Found { charts: vec![turns(&kinds)], ..Found::default() };
+        found.tables.push(saturation(&kinds));
+        self.fixed_rates(bench, &server, &mut found).await?;
+        found.notes.push(format!(
+            "{} connections; the server has the roles {}; latency at saturation is that of a full queue",
+            bench.options.connections, self.roles
+        ));
+        Ok(found)
+    }
+
+    async fn fixed_rates(&self, bench: &Bench, server: &Server, found: &mut Found) -> anyhow::Result<()> {
+        let seconds = bench.size(self.seconds * 2.0, 0.5);
+        let single = Rc::new(Workload::new(SINGLE, 1)?);
+        let mut rows = Vec::new();
+        for rate in self.rates.iter().map(|rate| bench.size(*rate, rate / 10.0)) {
+            let pace = Pace::Open(Schedule::steady(rate, seconds));
+            let tally = load::put(bench.client(server), single.clone(), pace).await?;
+            eprintln!("{rate}/s: p99 {:.1} ms", tally.millis(0.99));
+            rows.push(latencies(Row::default().with("rate_per_s", rate), &tally));
+        }
+        found.tables.push(Table { title: "Single posts at fixed rates, from when they were due".to_owned(), rows });
+        Ok(())
+    }
+}
+
+/// What became of a load, beyond its rate.
+pub(super) fn latencies(row: Row, tally: &Tally) -> Row {
+    row.with("accepted", tally.accepted)
+        .with("dropped", tally.dropped())
+        .with("timed_out", tally.timed_out)
+        .with("p50_ms", tally.millis(0.5))
+        .with("p99_ms", tally.millis(0.99))
+        .with("p99.9_ms", tally.millis(0.999))
+        .with("max_ms", tally.millis(1.0))
+}
+
+fn saturation(kinds: &[Kind]) -> Table {
+    let limit = median(&kinds[0].rates);
+    let row = |kind: &Kind| {
+        let rate = median(&kind.rates);
+        let row =
+            Row::default().with("calls", kind.name).with("accepted_per_s", rate).with("of_the_limit", rate / limit);
+        latencies(row, &kind.tally)
+    };
+    Table { title: "Saturation, the median of all turns".to_owned(), rows: kinds.iter().map(row).collect() }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "there are a few turns")]
+fn turns(kinds: &[Kind]) -> Chart {
+    let curve = |kind: &Kind| Curve {
+        name: kind.name.to_owned(),
+        points: kind.rates.iter().enumerate().map(|(turn, rate)| ((turn + 1) as f64, *rate)).collect(),
+    };
+    Chart {
+        title: "Accepted requests/s at saturation".to_owned(),
+        x: "turn".to_owned(),
+        curves: kinds.iter().map(curve).collect(),
+    }
+}

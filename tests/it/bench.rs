@@ -1,0 +1,65 @@
+//! The load generator on a small load: what it writes has the promised shape, and the work was really done.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Runs a scenario and reads its JSON.
+fn bench(scenario: &str, more: &[&str]) -> Value {
+    let dir = TempDir::new().unwrap();
+    let (json, page) = (dir.path().join("found.json"), dir.path().join("found.html"));
+    let output = Command::new(env!("CARGO_BIN_EXE_drone-delivery"))
+        .args(["bench", scenario, "--quick", "--connections", "8"])
+        .args(more)
+        .arg("--json")
+        .arg(&json)
+        .arg("--report")
+        .arg(&page)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{scenario}: {told}");
+    assert!(!output.stdout.is_empty(), "{scenario} printed no table");
+    assert!(fs::read_to_string(&page).unwrap().contains("<polyline"), "{scenario} drew no curve");
+    let found: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&found["scenario"], &found["engine"]), (&scenario.into(), &"embedded".into()));
+    found
+}
+
+fn rows(found: &Value, table: usize) -> &Vec<Value> {
+    found["tables"][table]["rows"].as_array().unwrap()
+}
+
+#[test]
+fn ingest_measures_all_kinds_of_posts_beside_the_limit() {
+    let found = bench("ingest", &["--turns", "1", "--rates", "100"]);
+    assert_eq!(rows(&found, 0).len(), 3);
+    for row in rows(&found, 0).iter().chain(rows(&found, 1)) {
+        assert!(row["accepted"].as_u64().unwrap() > 0, "{row}");
+        assert_eq!(row["dropped"], 0, "{row}");
+        assert!(row["p99_ms"].as_f64().unwrap() >= row["p50_ms"].as_f64().unwrap(), "{row}");
+    }
+    assert!(rows(&found, 0)[1]["of_the_limit"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn workflow_sees_every_request_scheduled() {
+    let found = bench("workflow", &["--requests", "300", "--batch", "50", "--part", "0.2"]);
+    let run = &rows(&found, 0)[0];
+    assert!(run["accepted"].as_u64().unwrap() >= 300, "{found}");
+    assert_eq!(run["accepted"], run["scheduled"], "{found}");
+    assert!(run["workflows_per_s"].as_f64().unwrap() > 0.0, "{found}");
+    assert!(run["peak_mb"].as_u64().unwrap() > 0, "{found}");
+}
+
+#[test]
+fn another_machine_is_not_put_under_load() {
+    let output = Command::new(env!("CARGO_BIN_EXE_drone-delivery"))
+        .args(["bench", "sustained", "--quick", "--url", "http://192.0.2.1:80"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--allow-remote"));
+}
