@@ -10,6 +10,7 @@ use actix_web::web;
 use anyhow::Context as _;
 
 use crate::actors::agent::{Agent, Agents};
+use crate::actors::backoff::Backoff;
 use crate::actors::compensator::{self, Compensator};
 use crate::actors::lifeline::Lifeline;
 use crate::actors::notifier::{self, Notifier};
@@ -24,6 +25,9 @@ use crate::actors::teller::{Teller, TellerHandle};
 use crate::actors::writer::{Limits, Writer, WriterHandle};
 use crate::alerts::Alerts;
 use crate::config::{Role, Settings};
+use crate::demo::flights::Flights;
+use crate::demo::plan::Planner;
+use crate::demo::{pilot, seed};
 use crate::domain::StepName;
 use crate::engine::Engine;
 use crate::health::Health;
@@ -31,7 +35,10 @@ use crate::http::ingestion::Ingestion;
 use crate::http::intake::Intake;
 use crate::http::operations::Operations;
 use crate::http::{self, Routes};
-use crate::services::Local;
+use crate::services::completion::Completion;
+use crate::services::delivery::DeliveryService;
+use crate::services::geography::Areas;
+use crate::services::{Local, SharedSink};
 use crate::store::checkpoints::Checkpoints;
 use crate::store::workflows::Workflows;
 use crate::stream::Stream;
@@ -84,6 +91,9 @@ impl App {
         crate::metrics::start();
         let health = Health::default();
         let engine = Engine::open(&settings, &health).await?;
+        if settings.demo.enabled && settings.has(Role::Services) {
+            seed_demo(&settings, &engine).await?;
+        }
         let alerts = Alerts::default();
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let starting = Starting {
@@ -122,8 +132,11 @@ impl Starting {
         let settings = self.settings.clone();
         let status = self.start_writer(Stream::Status, "writer/status");
         let teller = self.start_teller(&status);
-        let local = Local::new(&self.engine.state, Arc::new(teller), &settings.services)
-            .context("the services cannot be started")?;
+        let sink: SharedSink = Arc::new(teller);
+        let planner = settings.demo.enabled.then(|| Planner { time_factor: settings.demo.time_factor });
+        let local = Local::new(&self.engine.state, sink.clone(), &settings.services)
+            .context("the services cannot be started")?
+            .with_delivery(self.delivery_service(&sink, planner));
         let feed = self.start_hub();
         let mut routes: Vec<Routes> = vec![common_routes(&health, &feed)];
         if settings.has(Role::Ingestion) {
@@ -131,6 +144,7 @@ impl Starting {
         }
         if settings.has(Role::Services) {
             routes.push(http::services::routes(local.clone(), &settings));
+            planner.into_iter().for_each(|planner| self.start_flights(&local, &sink, planner));
         }
         let agents = Agents::default();
         if settings.has(Role::Scheduler) || settings.has(Role::Supervisor) {
@@ -212,6 +226,23 @@ impl Starting {
                 Agent::new(service, settings.agents.get(step).clone(), alerts.clone(), lifeline)
             });
         }
+    }
+
+    fn delivery_service(&self, sink: &SharedSink, planner: Option<Planner>) -> DeliveryService {
+        let workflows = Workflows::new(self.engine.state.clone());
+        let completion = Completion::new(workflows, self.engine.queues.clone(), sink.clone());
+        DeliveryService::new(self.engine.state.clone(), sink.clone()).completing(completion).flown_by(planner)
+    }
+
+    fn start_flights(&self, local: &Local, sink: &SharedSink, planner: Planner) {
+        let parts = pilot::Parts {
+            state: self.engine.state.clone(),
+            delivery: local.delivery.clone(),
+            sink: sink.clone(),
+            planner,
+            instance: self.engine.instance.clone(),
+        };
+        self.watch("flights", 1, &Slot::default(), move |lifeline| Flights::new(parts.clone(), lifeline));
     }
 
     fn start_compensator(&self, agents: &Agents, status: &WriterHandle) {
@@ -298,6 +329,15 @@ impl Starting {
         let supervisor = self.supervisor.clone();
         self.watch("partitions", 0, slot, move |lifeline| Partitions::new(parts.clone(), supervisor.clone(), lifeline));
     }
+}
+
+/// Puts the demo's accounts and drones in place before anybody can ask for them.
+async fn seed_demo(settings: &Settings, engine: &Engine) -> anyhow::Result<()> {
+    let areas = Areas::load(&settings.services.areas).context("the service areas cannot be used")?;
+    let seed = async || seed::seed(&*engine.state, &settings.demo, &areas).await;
+    let seeded = Backoff::ENGINE.until_ok("seeding the demo", seed).await;
+    tracing::info!(seeded, "the demo is on");
+    Ok(())
 }
 
 /// What every role serves: probes, metrics and the status feed.

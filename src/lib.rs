@@ -11,6 +11,7 @@
 //! - [`stream`] keeps the accepted requests, the status events and the queues: on this disk or in RabbitMQ.
 //! - [`store`] keeps the state: on this disk or in Redis.
 //! - [`cluster`] opens what the two keep in RabbitMQ and Redis.
+//! - [`demo`] makes accounts and drones and flies them, for those who want to see it move.
 //! - [`domain`] is the plain types and rules that the others share; it does no I/O.
 //! - [`bench`] puts load on all of it and measures.
 //! - [`config`] is the settings, [`app`] wires it all up by role, [`cli`] is the command line.
@@ -22,6 +23,7 @@ pub mod bench;
 pub mod cli;
 pub mod cluster;
 pub mod config;
+pub mod demo;
 pub mod domain;
 pub mod engine;
 pub mod health;

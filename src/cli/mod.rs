@@ -9,7 +9,7 @@ mod bench;
 pub mod watch;
 
 use crate::config::{Layers, Settings};
-use crate::{app, telemetry};
+use crate::{app, demo, telemetry};
 
 const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
@@ -33,6 +33,15 @@ enum Command {
     Watch(watch::Watch),
     /// Puts load on a server and measures it
     Bench(bench::Bench),
+    /// What concerns the demo's accounts and drones
+    #[command(subcommand)]
+    Demo(Demo),
+}
+
+#[derive(Debug, Subcommand)]
+enum Demo {
+    /// Takes all of it back; the embedded engine must not be running. With `demo.enabled` the next start seeds it again
+    Remove(Options),
 }
 
 /// What wins over the file and the environment.
@@ -86,6 +95,13 @@ impl Cli {
                 }
             },
             Command::Bench(bench) => bench.run(),
+            Command::Demo(Demo::Remove(options)) => with_settings(options, |settings| {
+                run(&settings.clone(), async move {
+                    let removed = demo::remove(&settings).await?;
+                    print(&format!("{removed} accounts and drones of the demo removed\n"));
+                    Ok(())
+                })
+            }),
         }
     }
 }
@@ -101,8 +117,12 @@ fn with_settings(options: Options, then: impl FnOnce(Settings) -> ExitCode) -> E
 }
 
 fn serve(settings: Settings) -> ExitCode {
+    run(&settings.clone(), app::run(settings))
+}
+
+fn run(settings: &Settings, work: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
     telemetry::start(settings.log.format);
-    match actix::System::new().block_on(app::run(settings)) {
+    match actix::System::new().block_on(work) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "cannot go on");

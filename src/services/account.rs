@@ -49,7 +49,8 @@ impl Account {
     }
 }
 
-fn key(id: &str) -> String {
+#[must_use]
+pub fn key(id: &str) -> String {
     format!("account/{id}")
 }
 

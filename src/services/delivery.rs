@@ -1,12 +1,14 @@
 //! Step 5: the delivery entity, its way through the stages, and what its receiver confirms. It is made once and never
 //! made anew, so a replay does not set its progress back. Undoing deletes it together with its place in the owner's
-//! list; the tombstone is all that is left.
+//! list; the tombstone is all that is left. One that is `Delivered` has its workflow completed.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use super::completion::Completion;
 use super::entities::{self, Page, Plan, all, already_cancelled, bury, change, decode, encode, exists, tomb};
 use super::{Order, Service, SharedSink, SharedState, StepError};
+use crate::demo::plan::{self, FlightPlan, Planner};
 use crate::domain::status::{EventType, Stage, StatusEvent};
 use crate::domain::time::{Timestamp, now};
 use crate::domain::workflow::Output;
@@ -37,6 +39,9 @@ pub struct Delivery {
     pub confirmations: Vec<Confirmed>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notify_me: Vec<NotifyMe>,
+    /// How it is flown where the demo flies it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flight: Option<FlightPlan>,
 }
 
 /// When a delivery reached a stage.
@@ -99,6 +104,7 @@ impl Delivery {
             events: vec![StageEvent { at, stage: Stage::Created }],
             confirmations: Vec::new(),
             notify_me: Vec::new(),
+            flight: None,
         }
     }
 
@@ -121,10 +127,12 @@ impl Delivery {
         format!("{:015}/{}", self.created_at.as_millisecond(), self.id)
     }
 
-    fn stage_event(&self) -> StatusEvent {
-        let mut event = StatusEvent::new(EventType::Stage, self.updated_at, self.id.clone(), self.owner_id.clone());
-        event.stage = Some(self.stage);
-        event
+    /// What the status feed is told of stages reached.
+    fn told(&self, reached: &[StageEvent]) -> impl Iterator<Item = StatusEvent> {
+        reached.iter().map(|reached| {
+            let event = StatusEvent::new(EventType::Stage, reached.at, self.id.clone(), self.owner_id.clone());
+            StatusEvent { stage: Some(reached.stage), ..event }
+        })
     }
 }
 
@@ -139,18 +147,42 @@ fn list(owner: &str) -> String {
 pub struct DeliveryService {
     state: SharedState,
     sink: SharedSink,
+    completion: Option<Completion>,
+    planner: Option<Planner>,
 }
 
 impl DeliveryService {
     #[must_use]
     pub fn new(state: SharedState, sink: SharedSink) -> Self {
-        Self { state, sink }
+        Self { state, sink, completion: None, planner: None }
+    }
+
+    /// Has the workflow of what is delivered completed.
+    #[must_use]
+    pub fn completing(self, completion: Completion) -> Self {
+        Self { completion: Some(completion), ..self }
+    }
+
+    /// Plans a simulated flight for every delivery that has a drone.
+    #[must_use]
+    pub fn flown_by(self, planner: Option<Planner>) -> Self {
+        Self { planner, ..self }
     }
 
     /// # Errors
     /// When the store does not answer.
     pub async fn get(&self, id: &DeliveryId) -> Result<Option<Delivery>, StoreError> {
         entities::read(&*self.state, key(id.as_str())).await
+    }
+
+    /// Many at once, in the order of their ids.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn load(&self, ids: &[DeliveryId]) -> Result<Vec<Option<Delivery>>, StoreError> {
+        let keys: Vec<String> = ids.iter().map(|id| key(id.as_str())).collect();
+        let values = self.state.get(&keys).await?;
+        values.into_iter().map(|value| value.map(|value| decode(&value)).transpose()).collect()
     }
 
     /// Whether the delivery was cancelled.
@@ -194,7 +226,11 @@ impl DeliveryService {
     /// When the store does not answer.
     pub async fn amend(&self, order: &Order) -> Result<Option<Delivery>, StepError> {
         self.edit(&order.id, |delivery| {
+            let before = delivery.clone();
             delivery.follow(order);
+            if *delivery != before {
+                delivery.flight = self.planner.and_then(|planner| planner.plan(order, now()));
+            }
             Ok(())
         })
         .await
@@ -244,31 +280,61 @@ impl DeliveryService {
         self.edit(id, |delivery| push(&mut delivery.notify_me, wish.clone())).await
     }
 
-    /// Changes a delivery; a change of its stage is told to the status feed.
+    /// Brings deliveries through stages, in their order; those they are past change nothing. One that asks for a
+    /// confirmation is confirmed on arrival by a simulated receiver.
+    pub async fn fly(&self, flown: &[(DeliveryId, &[Stage])]) -> Vec<Result<Option<Delivery>, StepError>> {
+        let fly = |(_, stages): &(DeliveryId, &[Stage]), delivery: &mut Delivery| {
+            stages.iter().for_each(|stage| delivery.reach(*stage));
+            let kind = delivery.confirmation_required;
+            let open = delivery.stage == Stage::Delivered && delivery.confirmations.is_empty();
+            if open && kind != Confirmation::None {
+                let reference = Some("simulated".to_owned());
+                delivery.confirmations.push(Confirmed { at: now(), kind, reference });
+            }
+            Ok(())
+        };
+        self.edit_all(flown, |(id, _)| id, fly).await
+    }
+
     async fn edit(
         &self,
         id: &DeliveryId,
         edit: impl Fn(&mut Delivery) -> Result<(), StepError>,
     ) -> Result<Option<Delivery>, StepError> {
-        let plan = |id: &DeliveryId, read: &[Option<bytes::Bytes>]| {
+        let ids = std::slice::from_ref(id);
+        super::one(self.edit_all(ids, |id| id, |_, delivery| edit(delivery)).await)
+    }
+
+    /// Changes deliveries. Stages they reach are told to the status feed, and what is delivered is completed.
+    async fn edit_all<I>(
+        &self,
+        items: &[I],
+        id: impl Fn(&I) -> &DeliveryId,
+        edit: impl Fn(&I, &mut Delivery) -> Result<(), StepError>,
+    ) -> Vec<Result<Option<Delivery>, StepError>> {
+        let plan = |item: &I, read: &[Option<bytes::Bytes>]| {
             let Some(value) = &read[0] else { return Ok(Plan::Keep(None)) };
             let old: Delivery = decode(value)?;
             let mut new = old.clone();
-            edit(&mut new)?;
+            edit(item, &mut new)?;
             if new == old {
-                return Ok(Plan::Keep(Some((old.stage, old))));
+                return Ok(Plan::Keep(Some((old.events.len(), old))));
             }
             new.updated_at = now();
-            Ok(Plan::Write(Txn::new().put(key(id.as_str()), encode(&new)), Some((old.stage, new))))
+            let txn = Txn::new().put(key(new.id.as_str()), encode(&new));
+            let txn = plan::replace(txn, &new.id, old.flight.as_ref(), new.flight.as_ref());
+            Ok(Plan::Write(txn, Some((old.events.len(), new))))
         };
-        let changed = change(&*self.state, std::slice::from_ref(id), |id| vec![key(id.as_str())], plan).await;
-        let changed = changed.into_iter().next().unwrap_or(Ok(None))?;
-        Ok(changed.map(|(before, delivery)| {
-            if delivery.stage != before {
-                self.sink.emit(delivery.stage_event());
-            }
+        let changed = change(&*self.state, items, |item| vec![key(id(item).as_str())], plan).await;
+        let tell = |(before, delivery): (usize, Delivery)| {
+            delivery.told(&delivery.events[before..]).for_each(|event| self.sink.emit(event));
             delivery
-        }))
+        };
+        let mut answers: Vec<_> = changed.into_iter().map(|changed| changed.map(|changed| changed.map(tell))).collect();
+        if let Some(completion) = &self.completion {
+            completion.settle(&mut answers).await;
+        }
+        answers
     }
 
     /// Deletes the deliveries and refuses them from now on.
@@ -279,10 +345,13 @@ impl DeliveryService {
             let Some(value) = &read[0] else { return Ok(Plan::Write(txn, None)) };
             let mut delivery: Delivery = decode(value)?;
             let txn = txn.delete(key(id.as_str())).remove(list(&delivery.owner_id), delivery.listed());
-            (delivery.stage, delivery.updated_at) = (Stage::Cancelled, now());
+            let txn = plan::replace(txn, id, delivery.flight.as_ref(), None);
+            delivery.events = vec![StageEvent { at: now(), stage: Stage::Cancelled }];
             Ok(Plan::Write(txn, Some(delivery)))
         };
-        let tell = |gone: Option<Delivery>| gone.into_iter().for_each(|gone| self.sink.emit(gone.stage_event()));
+        let tell = |gone: Option<Delivery>| {
+            gone.into_iter().for_each(|gone| gone.told(&gone.events).for_each(|event| self.sink.emit(event)));
+        };
         change(&*self.state, ids, keys, undo).await.into_iter().map(|gone| gone.map(tell)).collect()
     }
 
@@ -303,20 +372,26 @@ impl DeliveryService {
     }
 
     async fn create(&self, orders: &[Order]) -> Result<Vec<Result<Output, StepError>>, StoreError> {
-        let deliveries: Vec<Delivery> = orders.iter().map(Delivery::of).collect();
+        let made = |order: &Order| {
+            let delivery = Delivery::of(order);
+            let flight = self.planner.and_then(|planner| planner.plan(order, delivery.created_at));
+            Delivery { flight, ..delivery }
+        };
+        let deliveries: Vec<Delivery> = orders.iter().map(made).collect();
         let txn = |delivery: &Delivery| {
             let key = key(delivery.id.as_str());
-            Txn::new()
+            let txn = Txn::new()
                 .check(tomb(StepName::Delivery, &delivery.id), Expect::Absent)
                 .check(key.clone(), Expect::Absent)
                 .put(key, encode(delivery))
-                .add(list(&delivery.owner_id), delivery.listed())
+                .add(list(&delivery.owner_id), delivery.listed());
+            plan::replace(txn, &delivery.id, None, delivery.flight.as_ref())
         };
         let outcomes = self.state.commit(deliveries.iter().map(txn).collect()).await?;
         let mut known = Vec::new();
         for (i, (delivery, outcome)) in deliveries.iter().zip(outcomes).enumerate() {
             match outcome {
-                Outcome::Done => self.sink.emit(delivery.stage_event()),
+                Outcome::Done => delivery.told(&delivery.events).for_each(|event| self.sink.emit(event)),
                 Outcome::Conflict => known.push(i),
             }
         }

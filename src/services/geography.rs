@@ -3,7 +3,8 @@
 use std::str::FromStr;
 
 use geo::{
-    Closest, Contains, Distance, Haversine, HaversineClosestPoint, InterpolatePoint, MultiPolygon, Point, Polygon,
+    BoundingRect, Closest, Contains, Distance, Haversine, HaversineClosestPoint, InterpolatePoint, MultiPolygon, Point,
+    Polygon, Rect,
 };
 use geojson::{Feature, FeatureCollection, GeoJson};
 
@@ -75,6 +76,13 @@ impl Areas {
     #[must_use]
     pub fn contains(&self, place: Location) -> bool {
         self.0.contains(&point(place))
+    }
+
+    /// The south-western and the north-eastern corner of what they lie in.
+    #[must_use]
+    pub fn bounds(&self) -> (Location, Location) {
+        let bounds = self.0.bounding_rect().unwrap_or_else(|| Rect::new((0.0, 0.0), (0.0, 0.0)));
+        (location(bounds.min().into()), location(bounds.max().into()))
     }
 
     /// The place nearest to `place` that a drone may go to.

@@ -15,6 +15,7 @@ use crate::domain::{DeliveryId, DeliveryRequest, Failure, StepName};
 use crate::store::State;
 
 pub mod account;
+pub mod completion;
 pub mod delivery;
 pub mod drone;
 pub mod entities;
@@ -112,6 +113,12 @@ impl Local {
             state: state.clone(),
             sink,
         })
+    }
+
+    /// The same with a delivery service that knows what follows a delivery.
+    #[must_use]
+    pub fn with_delivery(self, delivery: delivery::DeliveryService) -> Self {
+        Self { delivery: Arc::new(delivery), ..self }
     }
 
     /// The service of a step.

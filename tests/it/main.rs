@@ -4,6 +4,7 @@
 mod bench;
 mod cluster;
 mod conformance;
+mod demo;
 mod embedded;
 mod faults;
 mod http;

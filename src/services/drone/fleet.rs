@@ -43,6 +43,24 @@ pub fn key(id: &str) -> String {
     format!("drone/{id}")
 }
 
+/// Adds a drone to the fleet or changes it.
+#[must_use]
+pub fn put(txn: Txn, drone: &Drone) -> Txn {
+    txn.put(key(&drone.id), encode(drone)).add(SET, drone.id.to_string())
+}
+
+/// Takes a drone out of the fleet.
+#[must_use]
+pub fn remove(txn: Txn, id: &str) -> Txn {
+    txn.delete(key(id)).delete(telemetry::key(id)).remove(SET, id.to_owned())
+}
+
+/// Has everybody read the fleet again; to be written with or after a change of it.
+#[must_use]
+pub fn renew(txn: Txn) -> Txn {
+    txn.put(VERSION, uuid::Uuid::now_v7().to_string())
+}
+
 /// The fleet as one reading of the store.
 #[derive(Debug, Default)]
 pub struct Fleet {
@@ -121,18 +139,17 @@ impl FleetCache {
     /// # Errors
     /// When the store does not answer.
     pub async fn put(&self, drones: &[Drone]) -> Result<(), StoreError> {
-        let put = |drone: &Drone| Txn::new().put(key(&drone.id), encode(drone)).add(SET, drone.id.to_string());
-        self.write(drones.iter().map(put).collect()).await
+        self.write(drones.iter().map(|drone| put(Txn::new(), drone)).collect()).await
     }
 
     /// # Errors
     /// When the store does not answer.
     pub async fn delete(&self, id: &str) -> Result<(), StoreError> {
-        self.write(vec![Txn::new().delete(key(id)).delete(telemetry::key(id)).remove(SET, id.to_owned())]).await
+        self.write(vec![remove(Txn::new(), id)]).await
     }
 
     async fn write(&self, mut txns: Vec<Txn>) -> Result<(), StoreError> {
-        txns.push(Txn::new().put(VERSION, uuid::Uuid::now_v7().to_string()));
+        txns.push(renew(Txn::new()));
         let written = self.state.commit(txns).await;
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
         written.map(drop)

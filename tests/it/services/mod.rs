@@ -44,7 +44,7 @@ macro_rules! on_every_store {
         }
     };
 }
-use on_every_store;
+pub(crate) use on_every_store;
 
 /// Keeps what the services told.
 #[derive(Default)]
@@ -63,40 +63,40 @@ impl Told {
 }
 
 /// The services as another process would have them: on the same store, with memories of their own.
-fn services(state: &SharedState) -> Local {
+pub fn services(state: &SharedState) -> Local {
     Local::new(state, Arc::new(Told::default()), &Settings::builtin().unwrap().services).unwrap()
 }
 
 /// The same with an account and a drone, so that the example can be scheduled.
-async fn furnished(state: &SharedState) -> Local {
+pub async fn furnished(state: &SharedState) -> Local {
     let services = services(state);
     services.account.put(&[("contoso".into(), account(AccountStatus::Active))]).await.unwrap();
     services.drone.put_drones(&[drone("d-1", PICKUP)]).await.unwrap();
     services
 }
 
-fn account(status: AccountStatus) -> Account {
+pub fn account(status: AccountStatus) -> Account {
     Account { status, name: None, email: None, webhook: None }
 }
 
-const PICKUP: Location = Location { latitude: 47.6101, longitude: -122.2015 };
-const DROP_OFF: Location = Location { latitude: 47.6205, longitude: -122.3493 };
+pub const PICKUP: Location = Location { latitude: 47.6101, longitude: -122.2015 };
+pub const DROP_OFF: Location = Location { latitude: 47.6205, longitude: -122.3493 };
 
-fn drone(id: &str, home: Location) -> Drone {
+pub fn drone(id: &str, home: Location) -> Drone {
     Drone { id: id.into(), home, speed_kmh: 60.0, range_km: 60.0, payload_kg: 5.0, status: DroneStatus::Active }
 }
 
 /// A place so many kilometres to the north.
-fn north(of: Location, km: f64) -> Location {
+pub fn north(of: Location, km: f64) -> Location {
     Location { latitude: of.latitude + km / 111.2, ..of }
 }
 
 /// So many minutes after this time tomorrow.
-fn minutes(minutes: u64) -> Timestamp {
+pub fn minutes(minutes: u64) -> Timestamp {
     later(now(), Duration::from_secs(24 * 60 * 60 + minutes * 60))
 }
 
-fn order(id: &str) -> Order {
+pub fn order(id: &str) -> Order {
     let package_info =
         PackageInfo { package_id: format!("package-{id}"), size: PackageSize::Small, weight: 1.5, tag: None };
     let request = DeliveryRequest {
@@ -114,28 +114,28 @@ fn order(id: &str) -> Order {
 }
 
 /// An order with its request changed.
-fn order_with(id: &str, change: impl FnOnce(&mut DeliveryRequest)) -> Order {
+pub fn order_with(id: &str, change: impl FnOnce(&mut DeliveryRequest)) -> Order {
     let mut order = order(id);
     change(Arc::make_mut(&mut order.request));
     order
 }
 
-async fn execute(service: &dyn Service, order: &Order) -> Result<Output, StepError> {
+pub async fn execute(service: &dyn Service, order: &Order) -> Result<Output, StepError> {
     service.execute(std::slice::from_ref(order)).await.remove(0)
 }
 
-async fn cancel(service: &dyn Service, order: &Order) -> Result<(), StepError> {
+pub async fn cancel(service: &dyn Service, order: &Order) -> Result<(), StepError> {
     service.cancel(std::slice::from_ref(order)).await.remove(0)
 }
 
-fn code<T: std::fmt::Debug>(answer: Result<T, StepError>) -> ReasonCode {
+pub fn code<T: std::fmt::Debug>(answer: Result<T, StepError>) -> ReasonCode {
     match answer {
         Err(StepError::Refused(failure)) => failure.code,
         other => panic!("not refused: {other:?}"),
     }
 }
 
-fn reserved(answer: Result<Output, StepError>) -> Reservation {
+pub fn reserved(answer: Result<Output, StepError>) -> Reservation {
     match answer {
         Ok(Output::Reservation(reservation)) => reservation,
         other => panic!("nothing reserved: {other:?}"),
