@@ -16,6 +16,13 @@ impl Row {
         self
     }
 
+    /// This row and behind it another.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
     /// A number, or nothing where it is not known.
     #[must_use]
     pub fn maybe<V: Into<Value>>(self, name: &'static str, value: Option<V>) -> Self {

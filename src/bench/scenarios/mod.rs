@@ -2,12 +2,19 @@
 
 use super::{Bench, Found};
 
+mod flood;
 mod ingest;
+mod modes;
 mod rates;
+mod recovery;
+mod scale;
 mod workflow;
 
 pub use ingest::Ingest;
+pub use modes::Modes;
 pub use rates::{Spike, Sustained};
+pub use recovery::Recovery;
+pub use scale::Scale;
 pub use workflow::Workflow;
 
 /// What to measure, and with which sizes.
@@ -21,6 +28,12 @@ pub enum Scenario {
     Sustained(Sustained),
     /// A steady rate with a spike in it
     Spike(Spike),
+    /// The ways to consume, side by side, over slow services
+    Modes(Modes),
+    /// How long until all is done after a server was killed
+    Recovery(Recovery),
+    /// What a request costs with more partitions and with a larger backlog
+    Scale(Scale),
 }
 
 impl Scenario {
@@ -31,6 +44,9 @@ impl Scenario {
             Self::Workflow(_) => "workflow",
             Self::Sustained(_) => "sustained",
             Self::Spike(_) => "spike",
+            Self::Modes(_) => "modes",
+            Self::Recovery(_) => "recovery",
+            Self::Scale(_) => "scale",
         }
     }
 
@@ -42,6 +58,9 @@ impl Scenario {
             Self::Workflow(scenario) => scenario.run(bench).await,
             Self::Sustained(scenario) => scenario.run(bench).await,
             Self::Spike(scenario) => scenario.run(bench).await,
+            Self::Modes(scenario) => scenario.run(bench).await,
+            Self::Recovery(scenario) => scenario.run(bench).await,
+            Self::Scale(scenario) => scenario.run(bench).await,
         }
     }
 }

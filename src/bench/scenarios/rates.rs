@@ -2,12 +2,11 @@
 //! be gone soon after.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use clap::Args;
 
+use super::flood::{cpu_micros, unfinished};
 use super::ingest::latencies;
-use crate::bench::counters::Counters;
 use crate::bench::load::{self, Pace};
 use crate::bench::report::{Chart, Curve, Row, Table};
 use crate::bench::schedule::{Phase, Schedule};
@@ -83,7 +82,7 @@ async fn keep_up(bench: &Bench, phases: &[Phase], batch: usize, name: &str) -> a
         })
         .await?;
     let (counted, usage) = (watch.counted(), server.usage());
-    let cpu = usage.zip(before).map(|(after, before)| after.cpu.saturating_sub(before.cpu).as_secs_f64() * 1e6);
+    let cpu = usage.zip(before).map(|(after, before)| after.cpu.saturating_sub(before.cpu));
     let row = Row::default().with("calls_of", batch);
     let row = latencies(row, &tally)
         .with("scheduled", counted.scheduled)
@@ -91,7 +90,7 @@ async fn keep_up(bench: &Bench, phases: &[Phase], batch: usize, name: &str) -> a
         .maybe("scheduled_p99_up_to_ms", counted.scheduled_within(0.99))
         .with("highest_backlog", watch.highest_backlog())
         .with("drained_after_s", drained.saturating_sub(ended).as_secs_f64())
-        .maybe("cpu_us_each", cpu.map(|micros| micros / per_second(counted.finished, Duration::from_secs(1))))
+        .maybe("cpu_us_each", cpu.map(|cpu| cpu_micros(cpu, counted.finished)))
         .maybe("peak_mb", usage.map(|usage| usage.peak_bytes / 1_000_000));
     let mut charts = vec![by_second(&tally, name)];
     charts.extend(watch.charts());
@@ -103,25 +102,6 @@ async fn keep_up(bench: &Bench, phases: &[Phase], batch: usize, name: &str) -> a
         notes.push(format!("refused, by status: {:?}", tally.refused));
     }
     Ok(Found { tables, charts, notes })
-}
-
-/// What did not end as it should.
-pub(super) fn unfinished(tally: &Tally, counted: &Counters) -> Vec<String> {
-    let mut notes = Vec::new();
-    let missing = tally.accepted.saturating_sub(counted.finished);
-    if missing > 0 {
-        notes.push(format!("{missing} of {} accepted requests were not through at the end", tally.accepted));
-    }
-    let failed = counted.finished.saturating_sub(counted.scheduled);
-    if failed > 0 {
-        notes.push(format!("{failed} of {} workflows did not end as Scheduled", counted.finished));
-    }
-    notes
-}
-
-#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-pub(super) fn per_second(count: u64, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "there are a few seconds")]

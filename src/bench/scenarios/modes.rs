@@ -1,0 +1,70 @@
+//! The consumption modes side by side: the same requests over services that all take the same time, or whose time has
+//! a heavy tail.
+
+use clap::Args;
+
+use super::flood::{self, Flood};
+use crate::bench::report::{Row, Table};
+use crate::bench::{Bench, Found};
+
+const MODES: [&str; 3] = ["stream", "batch", "queue"];
+const LATENCIES: [&str; 2] = ["fixed", "heavy"];
+
+#[derive(Debug, Args)]
+pub struct Modes {
+    /// Requests for each mode and kind of latency
+    #[arg(long, default_value_t = 20_000)]
+    requests: u64,
+    /// How long each call of a service takes; with the heavy tail, the median
+    #[arg(long, default_value_t = 10)]
+    latency_ms: u64,
+    /// Calls of one service at once
+    #[arg(long, default_value_t = 512)]
+    concurrency: u32,
+    /// The modes to compare, separated by commas
+    #[arg(long, value_delimiter = ',', default_values_t = MODES.map(str::to_owned))]
+    modes: Vec<String>,
+}
+
+impl Modes {
+    pub(super) async fn run(&self, bench: &Bench) -> anyhow::Result<Found> {
+        bench.options.refuse_url()?;
+        let (mut found, mut rows) = (Found::default(), Vec::new());
+        for latency in LATENCIES {
+            let mut first = None;
+            for mode in &self.modes {
+                match self.one(bench, mode, latency).await {
+                    Ok(flood) => {
+                        let first = *first.get_or_insert(flood.rate());
+                        let row = Row::default().with("latency", latency).with("mode", mode.as_str());
+                        let row = flood.add_to(row, &mut found);
+                        rows.push(
+                            row.maybe("scheduled_p50_up_to_ms", flood.counted.scheduled_within(0.5))
+                                .maybe("scheduled_p99_up_to_ms", flood.counted.scheduled_within(0.99))
+                                .with("first_mode_is_faster_by", first / flood.rate()),
+                        );
+                        found.charts.extend(flood.charts);
+                    }
+                    Err(error) => found.notes.push(format!("{mode} with {latency} latency was left out: {error:#}")),
+                }
+            }
+        }
+        let title = format!("Every call of a service takes {} ms, {} calls at once", self.latency_ms, self.concurrency);
+        found.tables.push(Table { title, rows });
+        Ok(found)
+    }
+
+    async fn one(&self, bench: &Bench, mode: &str, latency: &str) -> anyhow::Result<Flood> {
+        let settings = [
+            ("scheduler.mode", mode.to_owned()),
+            ("faults.default.latency_ms", self.latency_ms.to_string()),
+            ("faults.default.latency", latency.to_owned()),
+            ("agents.default.concurrency", self.concurrency.to_string()),
+        ];
+        let server = bench.start_seeded(&settings).await?;
+        let requests = bench.size(self.requests, self.requests.min(500));
+        let flood = Flood::run(bench, &server, flood::SIZE, requests, &format!("{mode}, {latency}")).await?;
+        anyhow::ensure!(flood.counted.finished > 0, "no workflow was carried out");
+        Ok(flood)
+    }
+}
