@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 mod bench;
+pub mod health;
 pub mod watch;
 
 use crate::config::{Layers, Settings};
@@ -31,6 +32,8 @@ enum Command {
     Config(Options),
     /// Prints every change of the deliveries as it happens, one JSON event a line
     Watch(watch::Watch),
+    /// Asks a running process whether it is ready
+    Health(health::Health),
     /// Puts load on a server and measures it
     Bench(bench::Bench),
     /// What concerns the demo's accounts and drones
@@ -89,6 +92,16 @@ impl Cli {
             }),
             Command::Watch(options) => match actix::System::new().block_on(watch::print(options)) {
                 Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    complain(&error.to_string());
+                    ExitCode::from(FAILED)
+                }
+            },
+            Command::Health(options) => match actix::System::new().block_on(health::ask(&options)) {
+                Ok(report) => {
+                    print(&format!("{report}\n"));
+                    ExitCode::SUCCESS
+                }
                 Err(error) => {
                     complain(&error.to_string());
                     ExitCode::from(FAILED)
