@@ -6,7 +6,7 @@ DENY_VERSION := 0.20.2
 MACHETE_VERSION := 0.9.2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint audit
+.PHONY: help run test lint audit compose-test
 
 help: ## List what there is to do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ lint: $(TOOLS)/bin/cargo-deny $(TOOLS)/bin/cargo-machete ## Check format, lints,
 
 audit: $(TOOLS)/bin/cargo-deny ## Check the dependencies against the published security advisories (needs the network)
 	$(TOOLS)/bin/cargo-deny --all-features --locked check advisories
+
+compose-test: ## Bring the scaled compose layout up, kill a scheduler under load, take it down (needs Docker)
+	scripts/compose-test
 
 # The tools run for seconds, so they are built fast rather than built to be fast.
 $(TOOLS)/bin/cargo-deny:
