@@ -12,9 +12,10 @@ use anyhow::Context as _;
 use crate::actors::agent::{Agent, Agents};
 use crate::actors::backoff::Backoff;
 use crate::actors::compensator::{self, Compensator};
+use crate::actors::forwarder::Forwarder;
 use crate::actors::lifeline::Lifeline;
 use crate::actors::notifier::{self, Notifier};
-use crate::actors::partitions::{self, Partitions};
+use crate::actors::partitions::{self, Partitions, StartFlow};
 use crate::actors::scheduler::{self, Scheduler};
 use crate::actors::slot::Slot;
 use crate::actors::status_hub::{StatusFeed, StatusHub};
@@ -22,9 +23,10 @@ use crate::actors::supervisor::{Child, Supervisor, Watch};
 use crate::actors::sweeper::{self, Sweeper};
 use crate::actors::switches::Switches;
 use crate::actors::teller::{Teller, TellerHandle};
+use crate::actors::worker::Worker;
 use crate::actors::writer::{Limits, Writer, WriterHandle};
 use crate::alerts::Alerts;
-use crate::config::{Role, Settings};
+use crate::config::{Mode, Role, Settings};
 use crate::demo::flights::Flights;
 use crate::demo::plan::Planner;
 use crate::demo::{pilot, seed};
@@ -257,6 +259,13 @@ impl Starting {
         self.watch("compensator", 1, &Slot::default(), move |lifeline| Compensator::new(parts.clone(), lifeline));
     }
 
+    fn start_worker(&self, flow: scheduler::Parts) {
+        let (queues, window) = (self.engine.queues.clone(), self.settings.scheduler.max_in_flight);
+        self.watch("worker", 1, &Slot::default(), move |lifeline| {
+            Worker::new(queues.clone(), flow.clone(), window, lifeline)
+        });
+    }
+
     fn start_sweeper(&self, status: &WriterHandle) {
         let parts = sweeper::Parts {
             workflows: Workflows::new(self.engine.state.clone()),
@@ -314,6 +323,14 @@ impl Starting {
             queues: self.engine.queues.clone(),
             status: status.clone(),
             complete_by: self.settings.scheduler.complete_by,
+            patient: false,
+        };
+        let start_flow = match self.settings.scheduler.mode {
+            Mode::Stream | Mode::Batch => scheduling(flow),
+            Mode::Queue => {
+                self.start_worker(flow.clone());
+                forwarding(scheduler::Parts { patient: true, ..flow })
+            }
         };
         let lease = self.settings.partitions.lease;
         let parts = partitions::Parts {
@@ -321,9 +338,7 @@ impl Starting {
             checkpoints: Checkpoints::new(self.engine.state.clone(), &self.engine.instance, lease),
             settings: self.settings.clone(),
             alerts: self.alerts.clone(),
-            start_flow: Arc::new(move |_, finished, lifeline| {
-                Scheduler::new(flow.clone(), finished, lifeline).start().recipient()
-            }),
+            start_flow,
             arbiters: self.arbiters.clone(),
         };
         let supervisor = self.supervisor.clone();
@@ -338,6 +353,19 @@ async fn seed_demo(settings: &Settings, engine: &Engine) -> anyhow::Result<()> {
     let seeded = Backoff::ENGINE.until_ok("seeding the demo", seed).await;
     tracing::info!(seeded, "the demo is on");
     Ok(())
+}
+
+/// A share whose requests are scheduled where they are read.
+fn scheduling(flow: scheduler::Parts) -> StartFlow {
+    Arc::new(move |_, finished, lifeline| Scheduler::new(flow.clone(), finished, lifeline).start().recipient())
+}
+
+/// A share whose requests are copied to the work queue.
+fn forwarding(flow: scheduler::Parts) -> StartFlow {
+    Arc::new(move |_, finished, lifeline| {
+        let others = Scheduler::new(flow.clone(), finished.clone(), lifeline.share()).start().recipient();
+        Forwarder::new(flow.queues.clone(), finished, others, lifeline).start().recipient()
+    })
 }
 
 /// What every role serves: probes, metrics and the status feed.

@@ -1,7 +1,7 @@
 //! What moves: one actor a file.
 //!
 //! The way of a request: [`writer`] → stream → [`reader`] → [`scheduler`] (whose steps are done by [`agent`]s) →
-//! [`checkpointer`]. What fails for good goes to the [`compensator`]. [`partitions`] decides which partitions this
+//! [`checkpointer`]; in the mode `queue` a [`forwarder`] and [`worker`]s stand between reader and scheduler. What fails for good goes to the [`compensator`]. [`partitions`] decides which partitions this
 //! instance reads, [`supervisor`] starts and restarts everything.
 //! The [`status_hub`] tells whoever watches of every change.
 
@@ -9,6 +9,7 @@ pub mod agent;
 pub mod backoff;
 pub mod checkpointer;
 pub mod compensator;
+pub mod forwarder;
 pub mod lifeline;
 pub mod notice;
 pub mod notifier;
@@ -21,4 +22,5 @@ pub mod supervisor;
 pub mod sweeper;
 pub mod switches;
 pub mod teller;
+pub mod worker;
 pub mod writer;

@@ -44,6 +44,8 @@ pub struct Parts {
     pub queues: Arc<dyn Queues>,
     pub status: WriterHandle,
     pub complete_by: Duration,
+    /// Whether others make the records (mode `queue`): a cancel or a change then waits for its delivery's.
+    pub patient: bool,
 }
 
 #[derive(Message)]
@@ -68,6 +70,7 @@ struct Active {
     /// What changed since the last save, for the status feed.
     changes: Vec<Change>,
     complete_by: Timestamp,
+    arrived: Timestamp,
     /// The change of plan under way, if that is what the first operation is.
     changing: Option<change::Changing>,
 }
@@ -90,6 +93,8 @@ pub struct Scheduler {
     /// Whose records are to be loaded next.
     arrivals: Vec<DeliveryId>,
     loading: bool,
+    /// Who waits for others to make or finish its record.
+    patience: Vec<DeliveryId>,
     /// Who is through and is to be saved next.
     through: Vec<DeliveryId>,
     saving: bool,
@@ -129,6 +134,7 @@ impl Scheduler {
             active: HashMap::new(),
             arrivals: Vec::new(),
             loading: false,
+            patience: Vec::new(),
             through: Vec::new(),
             saving: false,
             failures: 0,
@@ -188,6 +194,10 @@ impl Scheduler {
         let Some(active) = self.active.get_mut(id) else { return };
         let Some(work) = active.works.front() else { return };
         let at = now();
+        if self.parts.patient && active.waits_for_others(at, self.parts.complete_by) {
+            self.patience.push(id.clone());
+            return;
+        }
         active.complete_by = later(at, self.parts.complete_by);
         match &work.operation.op {
             OperationKind::Schedule(request) => {
@@ -278,6 +288,21 @@ impl Scheduler {
 }
 
 impl Active {
+    /// Whether a cancel or a change must wait for the worker that has its delivery in hand; not for ever, since that
+    /// one's request may be among the dead letters.
+    fn waits_for_others(&self, at: Timestamp, patience: Duration) -> bool {
+        let Some(work) = self.works.front() else { return false };
+        let in_hand = match (&work.operation.op, &self.record) {
+            (OperationKind::Schedule(_), _) => false,
+            (_, None) => true,
+            (OperationKind::Reschedule(_), Some(r)) => {
+                matches!(r.workflow.status, Status::Accepted | Status::Scheduling)
+            }
+            (OperationKind::Cancel, Some(_)) => false,
+        };
+        in_hand && at < later(self.arrived, patience.saturating_mul(2))
+    }
+
     /// Folds an event in and notes what it changed. The callers check what is legal; what is not is a bug that must
     /// not take the record with it.
     fn apply(&mut self, event: Event, at: Timestamp) {
@@ -328,7 +353,12 @@ impl Actor for Scheduler {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.lifeline.bind(ctx);
-        ctx.run_interval(PROGRESS, Self::save_progress);
+        ctx.run_interval(PROGRESS, |me, ctx| {
+            me.save_progress(ctx);
+            let waiting = std::mem::take(&mut me.patience);
+            me.arrivals.extend(waiting);
+            me.load(ctx);
+        });
     }
 }
 
@@ -346,6 +376,7 @@ impl Handler<Offer> for Scheduler {
                 works: VecDeque::from([work]),
                 changes: Vec::new(),
                 complete_by: now(),
+                arrived: now(),
                 changing: None,
             };
             self.active.insert(id.clone(), active);
