@@ -15,6 +15,7 @@ use self::report::{Chart, Report, Table};
 use self::target::Server;
 use crate::domain::time::now;
 
+pub mod costs;
 pub mod counters;
 pub mod http;
 pub mod load;

@@ -47,10 +47,10 @@ impl Servers {
         ]
     }
 
-    /// What the broker and Redis have used.
+    /// What the broker and Redis have used, by column of the tables that show it.
     #[must_use]
     pub fn usage(&self) -> [(&'static str, Usage); 2] {
-        [("rabbitmq", self.broker.usage()), ("redis", self.redis.usage())]
+        [("rabbitmq_cpu_us_each", self.broker.usage()), ("redis_cpu_us_each", self.redis.usage())]
     }
 }
 

@@ -93,6 +93,12 @@ fn end(mut child: Child) {
     let _ = child.wait();
 }
 
+/// What this process has used.
+#[must_use]
+pub fn own_usage() -> Usage {
+    usage(std::process::id()).unwrap_or_default()
+}
+
 fn usage(id: u32) -> Option<Usage> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;

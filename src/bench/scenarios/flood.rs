@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::bench::costs::{self, Costs, Times};
 use crate::bench::counters::Counters;
 use crate::bench::load::{self, Client, Pace};
 use crate::bench::report::{Chart, Row};
@@ -24,8 +25,7 @@ pub struct Flood {
     pub counted: Counters,
     /// From the first post until the last workflow was through.
     pub took: Duration,
-    /// Of the server, for each workflow.
-    pub cpu_micros: Option<f64>,
+    pub used: Times,
     pub peak_mb: Option<u64>,
     pub charts: Vec<Chart>,
 }
@@ -38,7 +38,7 @@ impl Flood {
     pub async fn run(bench: &Bench, server: &Server, size: usize, requests: u64, label: &str) -> anyhow::Result<Self> {
         let workload = Rc::new(Workload::new(BATCH, size)?);
         let watch = Watch::start(server, label).await?;
-        let before = server.usage().unwrap_or_default().cpu;
+        let costs = Costs::start(bench, server);
         let (tally, took) = watch
             .during(async {
                 let tally = pour(bench, server, &workload, requests).await?;
@@ -47,9 +47,8 @@ impl Flood {
             })
             .await?;
         let (counted, usage) = (watch.counted(), server.usage());
-        let cpu = usage.map(|usage| usage.cpu.saturating_sub(before));
         Ok(Self {
-            cpu_micros: cpu.map(|cpu| cpu_micros(cpu, counted.finished)),
+            used: costs.used(),
             peak_mb: usage.map(|usage| usage.peak_bytes / 1_000_000),
             charts: watch.charts(),
             tally,
@@ -73,8 +72,8 @@ impl Flood {
             .with("scheduled", self.counted.scheduled)
             .with("seconds", self.took.as_secs_f64())
             .with("workflows_per_s", self.rate())
-            .maybe("cpu_us_each", self.cpu_micros)
             .maybe("peak_mb", self.peak_mb)
+            .and(costs::each(&self.used, self.counted.finished))
     }
 }
 
@@ -82,11 +81,6 @@ impl Flood {
 pub async fn pour(bench: &Bench, server: &Server, workload: &Rc<Workload>, requests: u64) -> anyhow::Result<Tally> {
     let client = Client { connections: POSTERS, ..bench.client(server) };
     load::put(client, workload.clone(), Pace::Calls(requests.div_ceil(workload.batch))).await
-}
-
-#[must_use]
-pub fn cpu_micros(cpu: Duration, count: u64) -> f64 {
-    per_second(u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX), Duration::from_secs(count.max(1)))
 }
 
 /// What did not end as it should.

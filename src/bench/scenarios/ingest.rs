@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::bench::costs::{self, Costs, Times};
 use crate::bench::load::{self, Pace};
 use crate::bench::report::{Chart, Curve, Row, Table};
 use crate::bench::schedule::Schedule;
@@ -44,12 +45,21 @@ struct Kind {
     workload: Rc<Workload>,
     tally: Tally,
     rates: Vec<f64>,
+    used: Times,
 }
 
 impl Kind {
     fn new(name: &'static str, path: &str, batch: usize) -> anyhow::Result<Self> {
         let workload = Rc::new(Workload::new(path, batch)?);
-        Ok(Self { name, workload, tally: Tally::new()?, rates: Vec::new() })
+        Ok(Self { name, workload, tally: Tally::new()?, rates: Vec::new(), used: Times::new() })
+    }
+
+    fn use_up(&mut self, times: Times) {
+        if self.used.is_empty() {
+            self.used = times;
+        } else {
+            self.used.iter_mut().zip(times).for_each(|((_, all), (_, more))| *all += more);
+        }
     }
 }
 
@@ -67,7 +77,9 @@ impl Ingest {
         }
         for turn in 0..bench.size(self.turns, 2) {
             for kind in &mut kinds {
+                let costs = Costs::start(bench, &server);
                 let tally = load::put(bench.client(&server), kind.workload.clone(), Pace::For(seconds)).await?;
+                kind.use_up(costs.used());
                 eprintln!("turn {}: {}: {:.0}/s", turn + 1, kind.name, tally.rate());
                 kind.rates.push(tally.rate());
                 kind.tally.add(&tally)?;
@@ -115,7 +127,7 @@ fn saturation(kinds: &[Kind]) -> Table {
         let rate = median(&kind.rates);
         let row =
             Row::default().with("calls", kind.name).with("accepted_per_s", rate).with("of_the_limit", rate / limit);
-        latencies(row, &kind.tally)
+        latencies(row, &kind.tally).and(costs::each(&kind.used, kind.tally.accepted))
     };
     Table { title: "Saturation, the median of all turns".to_owned(), rows: kinds.iter().map(row).collect() }
 }

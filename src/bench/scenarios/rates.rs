@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use clap::Args;
 
-use super::flood::{cpu_micros, unfinished};
+use super::flood::unfinished;
 use super::ingest::latencies;
+use crate::bench::costs::{self, Costs};
 use crate::bench::load::{self, Pace};
 use crate::bench::report::{Chart, Curve, Row, Table};
 use crate::bench::schedule::{Phase, Schedule};
@@ -72,7 +73,7 @@ async fn keep_up(bench: &Bench, phases: &[Phase], batch: usize, name: &str) -> a
     let calls = |phase: &Phase| Phase { rate: phase.rate / batch as f64, ..*phase };
     let schedule = Schedule::new(phases.iter().map(calls).collect());
     let watch = Watch::start(&server, name).await?;
-    let before = server.usage();
+    let costs = Costs::start(bench, &server);
     let (tally, ended, drained) = watch
         .during(async {
             let tally = load::put(bench.client(&server), workload, Pace::Open(schedule)).await?;
@@ -82,7 +83,6 @@ async fn keep_up(bench: &Bench, phases: &[Phase], batch: usize, name: &str) -> a
         })
         .await?;
     let (counted, usage) = (watch.counted(), server.usage());
-    let cpu = usage.zip(before).map(|(after, before)| after.cpu.saturating_sub(before.cpu));
     let row = Row::default().with("calls_of", batch);
     let row = latencies(row, &tally)
         .with("scheduled", counted.scheduled)
@@ -90,8 +90,8 @@ async fn keep_up(bench: &Bench, phases: &[Phase], batch: usize, name: &str) -> a
         .maybe("scheduled_p99_up_to_ms", counted.scheduled_within(0.99))
         .with("highest_backlog", watch.highest_backlog())
         .with("drained_after_s", drained.saturating_sub(ended).as_secs_f64())
-        .maybe("cpu_us_each", cpu.map(|cpu| cpu_micros(cpu, counted.finished)))
-        .maybe("peak_mb", usage.map(|usage| usage.peak_bytes / 1_000_000));
+        .maybe("peak_mb", usage.map(|usage| usage.peak_bytes / 1_000_000))
+        .and(costs::each(&costs.used(), counted.finished));
     let mut charts = vec![by_second(&tally, name)];
     charts.extend(watch.charts());
     let title =

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use clap::Args;
 
-use super::flood::{self, BATCH, Flood, cpu_micros, per_second, pour, unfinished};
+use super::flood::{self, BATCH, Flood, per_second, pour, unfinished};
+use crate::bench::costs::{self, Costs};
 use crate::bench::report::{Row, Table};
 use crate::bench::watch::Watch;
 use crate::bench::workload::Workload;
@@ -55,6 +56,7 @@ async fn backlogged(bench: &Bench, requests: u64, found: &mut Found) -> anyhow::
     intake.kill();
     let server = bench.start(&home, &[]).await?;
     let watch = Watch::start(&server, &format!("backlog of {requests}")).await?;
+    let costs = Costs::start(bench, &server);
     let took = watch.during(watch.until_finished(tally.accepted)).await?;
     let (counted, usage) = (watch.counted(), server.usage().unwrap_or_default());
     found.notes.extend(unfinished(&tally, &counted));
@@ -64,6 +66,6 @@ async fn backlogged(bench: &Bench, requests: u64, found: &mut Found) -> anyhow::
         .with("scheduled", counted.scheduled)
         .with("seconds", took.as_secs_f64())
         .with("workflows_per_s", per_second(counted.scheduled, took))
-        .with("cpu_us_each", cpu_micros(usage.cpu, counted.finished))
-        .with("peak_mb", usage.peak_bytes / 1_000_000))
+        .with("peak_mb", usage.peak_bytes / 1_000_000)
+        .and(costs::each(&costs.used(), counted.finished)))
 }
