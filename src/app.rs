@@ -16,6 +16,7 @@ use crate::actors::forwarder::Forwarder;
 use crate::actors::lifeline::Lifeline;
 use crate::actors::notifier::{self, Notifier};
 use crate::actors::partitions::{self, Partitions, StartFlow};
+use crate::actors::purger::{self, Purger};
 use crate::actors::scheduler::{self, Scheduler};
 use crate::actors::slot::Slot;
 use crate::actors::status_hub::{StatusFeed, StatusHub};
@@ -136,7 +137,7 @@ impl Starting {
         let teller = self.start_teller(&status);
         let sink: SharedSink = Arc::new(teller);
         let planner = settings.demo.enabled.then(|| Planner { time_factor: settings.demo.time_factor });
-        let local = Local::new(&self.engine.state, sink.clone(), &settings.services)
+        let local = Local::new(&self.engine.state, sink.clone(), &settings)
             .context("the services cannot be started")?
             .with_delivery(self.delivery_service(&sink, planner));
         let feed = self.start_hub();
@@ -155,6 +156,7 @@ impl Starting {
         if settings.has(Role::Supervisor) {
             self.start_compensator(&agents, &status);
             self.start_sweeper(&status);
+            self.start_purger(&local);
             self.start_notifier(&local);
         }
         let partitions = Slot::default();
@@ -233,7 +235,9 @@ impl Starting {
     fn delivery_service(&self, sink: &SharedSink, planner: Option<Planner>) -> DeliveryService {
         let workflows = Workflows::new(self.engine.state.clone());
         let completion = Completion::new(workflows, self.engine.queues.clone(), sink.clone());
-        DeliveryService::new(self.engine.state.clone(), sink.clone()).completing(completion).flown_by(planner)
+        DeliveryService::new(self.engine.state.clone(), sink.clone(), &self.settings)
+            .completing(completion)
+            .flown_by(planner)
     }
 
     fn start_flights(&self, local: &Local, sink: &SharedSink, planner: Planner) {
@@ -275,6 +279,15 @@ impl Starting {
             grace: self.settings.supervisor.grace,
         };
         self.watch("sweeper", 1, &Slot::default(), move |lifeline| Sweeper::new(parts.clone(), lifeline));
+    }
+
+    fn start_purger(&self, local: &Local) {
+        let parts = purger::Parts {
+            workflows: Workflows::new(self.engine.state.clone()),
+            services: local.clone(),
+            settings: self.settings.retention.clone(),
+        };
+        self.watch("purger", 1, &Slot::default(), move |lifeline| Purger::new(parts.clone(), lifeline));
     }
 
     fn start_notifier(&self, local: &Local) {

@@ -39,6 +39,8 @@ impl Engine {
             partitions: settings.partitions.count,
             segment_bytes: settings.embedded.segment_bytes,
             retention_bytes: settings.embedded.retention_bytes,
+            max_age: Some(settings.replayable()).filter(|age| !age.is_zero()),
+            dead_letters: settings.retention.dead_letters,
         })
         .context("the embedded engine cannot be opened")?;
         let state = opened.state.clone();

@@ -14,6 +14,7 @@ pub mod lifeline;
 pub mod notice;
 pub mod notifier;
 pub mod partitions;
+pub mod purger;
 pub mod reader;
 pub mod scheduler;
 pub mod slot;

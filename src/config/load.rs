@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use config::{Config, Environment, File, FileFormat, Map, Source, Value, ValueKind};
 
@@ -85,7 +86,26 @@ pub fn load(layers: &Layers) -> Result<Settings, Faults> {
     let demo_asked_for = in_force.contains_key("demo.enabled");
     let mut settings = merge(in_force).map_err(|error| whole("the settings as a whole", &error))?;
     settings.demo.enabled &= demo_asked_for || settings.engine == Engine::Embedded;
-    Ok(settings)
+    let faults = forgotten_too_early(&settings);
+    if faults.is_empty() { Ok(settings) } else { Err(Faults(faults)) }
+}
+
+/// A request that a stream can still replay must find what became of it: its record or its tombstones. So neither may
+/// be forgotten earlier than the stream forgets the request.
+fn forgotten_too_early(settings: &Settings) -> Vec<Fault> {
+    let (retention, least) = (&settings.retention, settings.replayable());
+    let kept = [
+        ("retention.finished_s", retention.finished),
+        ("retention.scheduled_s", retention.scheduled),
+        ("retention.tombstones_s", retention.tombstones),
+    ];
+    let fault = |(key, time): (&str, Duration)| Fault {
+        key: key.to_owned(),
+        value: time.as_secs().to_string(),
+        origin: "the settings as a whole".to_owned(),
+        problem: format!("the streams keep requests for {} s (retention_hours): allowed is no less", least.as_secs()),
+    };
+    kept.into_iter().filter(|(_, time)| *time < least).map(fault).collect()
 }
 
 fn merge(in_force: BTreeMap<String, ValueKind>) -> Result<Settings, config::ConfigError> {
@@ -347,6 +367,17 @@ mod tests {
         };
         assert!(!with(&[("DRONE__ENGINE", "cluster")]));
         assert!(with(&[("DRONE__ENGINE", "cluster"), ("DRONE__DEMO__ENABLED", "true")]));
+    }
+
+    #[test]
+    fn what_a_stream_can_replay_is_not_forgotten_before() {
+        let with = |pairs: &[(&str, &str)]| load(&Layers { environment: environment(pairs), ..Layers::default() });
+        let hour = [("DRONE__RETENTION__FINISHED_S", "3600"), ("DRONE__RETENTION__TOMBSTONES_S", "3600")];
+        let told = with(&hour).unwrap_err().to_string();
+        assert!(told.contains("retention.finished_s") && told.contains("retention.tombstones_s"), "{told}");
+        assert!(with(&[&hour[..], &[("DRONE__EMBEDDED__RETENTION_HOURS", "1")]].concat()).is_ok());
+        let cluster = [&hour[..], &[("DRONE__EMBEDDED__RETENTION_HOURS", "1"), ("DRONE__ENGINE", "cluster")]].concat();
+        assert!(with(&cluster).is_err(), "there the broker's hours count");
     }
 
     #[test]

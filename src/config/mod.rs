@@ -39,6 +39,7 @@ pub struct Settings {
     pub agents: PerStep<Agent>,
     pub compensation: Compensation,
     pub supervisor: Supervisor,
+    pub retention: Retention,
     pub notifications: Notifications,
     pub services: Services,
     pub status: StatusFeed,
@@ -115,6 +116,8 @@ pub struct Redis {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Embedded {
     pub retention_bytes: u64,
+    /// 0: no limit by time.
+    pub retention_hours: u32,
     pub segment_bytes: u64,
 }
 
@@ -235,6 +238,24 @@ pub struct Supervisor {
     pub grace: Duration,
 }
 
+/// How long what is over is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Retention {
+    #[serde(rename = "every_ms", with = "millis")]
+    pub every: Duration,
+    pub batch: usize,
+    #[serde(rename = "finished_s", with = "secs")]
+    pub finished: Duration,
+    #[serde(rename = "scheduled_s", with = "secs")]
+    pub scheduled: Duration,
+    #[serde(rename = "calendars_s", with = "secs")]
+    pub calendars: Duration,
+    #[serde(rename = "tombstones_s", with = "secs")]
+    pub tombstones: Duration,
+    #[serde(rename = "dead_letters_s", with = "secs")]
+    pub dead_letters: Duration,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Services {
     pub max_weight_kg: f64,
@@ -301,6 +322,16 @@ impl Settings {
     /// When the built-in file is broken, which a test rules out.
     pub fn builtin() -> Result<Self, Faults> {
         load::load(&Layers { environment: Some(config::Map::default()), ..Layers::default() })
+    }
+
+    /// How long the engine's streams keep a request that can be replayed, as far as time limits it.
+    #[must_use]
+    pub fn replayable(&self) -> Duration {
+        let hours = match self.engine {
+            Engine::Embedded => self.embedded.retention_hours,
+            Engine::Cluster => self.rabbitmq.retention_hours,
+        };
+        Duration::from_secs(u64::from(hours) * 3600)
     }
 
     /// What is in force, as TOML, with the secrets masked.

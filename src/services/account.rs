@@ -2,6 +2,7 @@
 //! undo; an account's owner is read once for a whole batch.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::entities::{self, all, already_cancelled, bury, decode, encode, tomb};
 use super::{Order, Service, SharedState, StepError};
+use crate::config::Settings;
 use crate::domain::workflow::Output;
 use crate::domain::{Failure, ReasonCode, StepName};
 use crate::store::{StoreError, Txn};
@@ -56,12 +58,13 @@ pub fn key(id: &str) -> String {
 
 pub struct AccountService {
     state: SharedState,
+    tombstones: Duration,
 }
 
 impl AccountService {
     #[must_use]
-    pub fn new(state: SharedState) -> Self {
-        Self { state }
+    pub fn new(state: SharedState, settings: &Settings) -> Self {
+        Self { state, tombstones: settings.retention.tombstones }
     }
 
     /// # Errors
@@ -119,7 +122,8 @@ impl Service for AccountService {
     }
 
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
-        let txns = orders.iter().map(|order| bury(Txn::new(), StepName::Account, &order.id)).collect();
+        let undo = |order: &Order| bury(Txn::new(), StepName::Account, &order.id, self.tombstones);
+        let txns = orders.iter().map(undo).collect();
         match self.state.commit(txns).await {
             Ok(_) => orders.iter().map(|_| Ok(())).collect(),
             Err(error) => all(orders.len(), &error.into()),

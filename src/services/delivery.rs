@@ -2,12 +2,15 @@
 //! made anew, so a replay does not set its progress back. Undoing deletes it together with its place in the owner's
 //! list; the tombstone is all that is left. One that is `Delivered` has its workflow completed.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::completion::Completion;
 use super::entities::{self, Page, Plan, all, already_cancelled, bury, change, decode, encode, exists, tomb};
 use super::{Order, Service, SharedSink, SharedState, StepError};
+use crate::config::Settings;
 use crate::demo::plan::{self, FlightPlan, Planner};
 use crate::domain::status::{EventType, Stage, StatusEvent};
 use crate::domain::time::{Timestamp, now};
@@ -147,14 +150,15 @@ fn list(owner: &str) -> String {
 pub struct DeliveryService {
     state: SharedState,
     sink: SharedSink,
+    tombstones: Duration,
     completion: Option<Completion>,
     planner: Option<Planner>,
 }
 
 impl DeliveryService {
     #[must_use]
-    pub fn new(state: SharedState, sink: SharedSink) -> Self {
-        Self { state, sink, completion: None, planner: None }
+    pub fn new(state: SharedState, sink: SharedSink, settings: &Settings) -> Self {
+        Self { state, sink, tombstones: settings.retention.tombstones, completion: None, planner: None }
     }
 
     /// Has the workflow of what is delivered completed.
@@ -341,7 +345,7 @@ impl DeliveryService {
     pub async fn withdraw(&self, ids: &[DeliveryId]) -> Vec<Result<(), StepError>> {
         let keys = |id: &DeliveryId| vec![key(id.as_str())];
         let undo = |id: &DeliveryId, read: &[Option<bytes::Bytes>]| {
-            let txn = bury(Txn::new(), StepName::Delivery, id);
+            let txn = bury(Txn::new(), StepName::Delivery, id, self.tombstones);
             let Some(value) = &read[0] else { return Ok(Plan::Write(txn, None)) };
             let mut delivery: Delivery = decode(value)?;
             let txn = txn.delete(key(id.as_str())).remove(list(&delivery.owner_id), delivery.listed());
@@ -353,6 +357,21 @@ impl DeliveryService {
             gone.into_iter().for_each(|gone| gone.told(&gone.events).for_each(|event| self.sink.emit(event)));
         };
         change(&*self.state, ids, keys, undo).await.into_iter().map(|gone| gone.map(tell)).collect()
+    }
+
+    /// Deletes deliveries that are long over, without a word to anybody.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn forget(&self, ids: &[&DeliveryId]) -> Result<(), StepError> {
+        let keys = |id: &&DeliveryId| vec![key(id.as_str())];
+        let forgotten = change(&*self.state, ids, keys, |id, read| {
+            let Some(value) = &read[0] else { return Ok(Plan::Keep(())) };
+            let delivery: Delivery = decode(value)?;
+            let txn = Txn::new().delete(key(id.as_str())).remove(list(&delivery.owner_id), delivery.listed());
+            Ok(Plan::Write(plan::replace(txn, id, delivery.flight.as_ref(), None), ()))
+        });
+        forgotten.await.into_iter().collect()
     }
 
     /// Who was not created is there already, or was cancelled.

@@ -17,19 +17,17 @@ use crate::store::{Expect, Scan, State, StoreError, Txn};
 /// How often a plan is made anew after somebody else was quicker.
 pub const ROUNDS: u32 = 16;
 
-/// How long a cancelled delivery's calls are refused: longer than any stream keeps a request for replay.
-pub const TOMBSTONE_FOR: Duration = Duration::from_secs(60 * 60 * 24 * 60);
-
 /// The key that says that this step of this delivery was cancelled.
 #[must_use]
 pub fn tomb(step: StepName, id: &DeliveryId) -> String {
     format!("tomb/{}/{id}", step.as_str())
 }
 
-/// Adds the mark of a cancelled step to what undoes it.
+/// Adds the mark of a cancelled step to what undoes it. It is kept for longer than any stream keeps a request, so that
+/// no replay comes after it.
 #[must_use]
-pub fn bury(txn: Txn, step: StepName, id: &DeliveryId) -> Txn {
-    txn.put_for(tomb(step, id), Bytes::from_static(b"1"), TOMBSTONE_FOR)
+pub fn bury(txn: Txn, step: StepName, id: &DeliveryId, keep: Duration) -> Txn {
+    txn.put_for(tomb(step, id), Bytes::from_static(b"1"), keep)
 }
 
 /// The refusal of a call for a cancelled delivery.

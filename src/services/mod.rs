@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::config::{Agent, Faulty, Services};
+use crate::config::{Agent, Faulty, Settings};
 use crate::domain::status::StatusSink;
 use crate::domain::workflow::{Output, Reservation, Route};
 use crate::domain::{DeliveryId, DeliveryRequest, Failure, StepName};
@@ -103,13 +103,13 @@ pub struct Local {
 impl Local {
     /// # Errors
     /// When the settings name areas or carriers that cannot be read.
-    pub fn new(state: &SharedState, sink: SharedSink, settings: &Services) -> Result<Self, geography::AreaError> {
+    pub fn new(state: &SharedState, sink: SharedSink, settings: &Settings) -> Result<Self, geography::AreaError> {
         Ok(Self {
-            account: Arc::new(account::AccountService::new(state.clone())),
+            account: Arc::new(account::AccountService::new(state.clone(), settings)),
             package: Arc::new(package::PackageService::new(state.clone(), settings)),
             transport: Arc::new(transport::TransportService::new(state.clone(), settings)?),
             drone: Arc::new(drone::DroneService::new(state.clone(), settings)),
-            delivery: Arc::new(delivery::DeliveryService::new(state.clone(), sink.clone())),
+            delivery: Arc::new(delivery::DeliveryService::new(state.clone(), sink.clone(), settings)),
             state: state.clone(),
             sink,
         })

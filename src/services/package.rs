@@ -1,12 +1,14 @@
 //! Step 2: the package entity, by the caller's package id. The last delivery to use an id has the entity; undoing
 //! deletes it only while it still belongs to the delivery that is undone.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::entities::{self, Plan, already_cancelled, bury, change, decode, encode, tomb};
 use super::{Order, Service, SharedState, StepError};
-use crate::config::Services;
+use crate::config::{Services, Settings};
 use crate::domain::workflow::Output;
 use crate::domain::{DeliveryId, Failure, PackageInfo, PackageSize, ReasonCode, StepName};
 use crate::store::{Expect, Outcome, StoreError, Txn};
@@ -34,14 +36,16 @@ fn key(id: &str) -> String {
 
 pub struct PackageService {
     state: SharedState,
+    tombstones: Duration,
     max_weight_kg: f64,
     max_size: PackageSize,
 }
 
 impl PackageService {
     #[must_use]
-    pub fn new(state: SharedState, settings: &Services) -> Self {
-        Self { state, max_weight_kg: settings.max_weight_kg, max_size: settings.max_size }
+    pub fn new(state: SharedState, settings: &Settings) -> Self {
+        let Services { max_weight_kg, max_size, .. } = settings.services;
+        Self { state, tombstones: settings.retention.tombstones, max_weight_kg, max_size }
     }
 
     /// # Errors
@@ -116,12 +120,29 @@ impl PackageService {
     async fn withdraw_all(&self, packages: &[(&str, &DeliveryId)]) -> Vec<Result<(), StepError>> {
         let keys = |(id, _): &(&str, &DeliveryId)| vec![key(id)];
         change(&*self.state, packages, keys, |(id, delivery), read| {
-            let txn = bury(Txn::new(), StepName::Package, delivery);
+            let txn = bury(Txn::new(), StepName::Package, delivery, self.tombstones);
             let package = read[0].as_ref().map(|value| decode::<Package>(value)).transpose()?;
             let mine = package.is_some_and(|package| package.delivery_id == **delivery);
             Ok(Plan::Write(if mine { txn.delete(key(id)) } else { txn }, ()))
         })
         .await
+    }
+}
+
+impl PackageService {
+    /// Deletes the entities of deliveries that are long over, if they are still theirs. Leaves no tombstone: a package
+    /// id may be used again.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn forget(&self, packages: &[(&str, &DeliveryId)]) -> Result<(), StepError> {
+        let keys = |(id, _): &(&str, &DeliveryId)| vec![key(id)];
+        let forgotten = change(&*self.state, packages, keys, |(id, delivery), read| {
+            let package = read[0].as_ref().map(|value| decode::<Package>(value)).transpose()?;
+            let mine = package.is_some_and(|package| package.delivery_id == **delivery);
+            Ok(if mine { Plan::Write(Txn::new().delete(key(id)), ()) } else { Plan::Keep(()) })
+        });
+        forgotten.await.into_iter().collect()
     }
 }
 

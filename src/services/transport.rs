@@ -3,13 +3,15 @@
 //! the booking is the entity that this step makes. The decision is a pure function of the request and the settings,
 //! so a replay books the same again.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::entities::{self, all, already_cancelled, bury, encode, exists, tomb};
 use super::geography::{AreaError, Areas, Carrier, along, distance_km};
 use super::{Order, Service, SharedState, StepError};
-use crate::config::Services;
+use crate::config::{Services, Settings};
 use crate::domain::workflow::{Leg, Output, Route};
 use crate::domain::{DeliveryId, DeliveryRequest, Failure, Location, ReasonCode, StepName};
 use crate::store::{Expect, Outcome, StoreError, Txn};
@@ -28,6 +30,7 @@ fn key(id: &DeliveryId) -> String {
 
 pub struct TransportService {
     state: SharedState,
+    tombstones: Duration,
     areas: Areas,
     carriers: Vec<Carrier>,
     max_flight_km: f64,
@@ -36,9 +39,10 @@ pub struct TransportService {
 impl TransportService {
     /// # Errors
     /// When the settings' areas or carriers cannot be read.
-    pub fn new(state: SharedState, settings: &Services) -> Result<Self, AreaError> {
-        let (areas, carriers) = (Areas::load(&settings.areas)?, Carrier::load(&settings.carriers)?);
-        Ok(Self { state, areas, carriers, max_flight_km: settings.max_flight_km })
+    pub fn new(state: SharedState, settings: &Settings) -> Result<Self, AreaError> {
+        let Services { areas, carriers, max_flight_km, .. } = &settings.services;
+        let (areas, carriers) = (Areas::load(areas)?, Carrier::load(carriers)?);
+        Ok(Self { state, tombstones: settings.retention.tombstones, areas, carriers, max_flight_km: *max_flight_km })
     }
 
     /// # Errors
@@ -60,8 +64,17 @@ impl TransportService {
     /// # Errors
     /// When the store does not answer.
     pub async fn withdraw(&self, ids: &[DeliveryId]) -> Result<(), StoreError> {
-        let undo = |id: &DeliveryId| bury(Txn::new().delete(key(id)), StepName::Transport, id);
+        let undo = |id: &DeliveryId| bury(Txn::new().delete(key(id)), StepName::Transport, id, self.tombstones);
         self.state.commit(ids.iter().map(undo).collect()).await.map(drop)
+    }
+
+    /// Deletes the bookings of deliveries that are long over.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn forget(&self, ids: &[&DeliveryId]) -> Result<(), StoreError> {
+        let txns = ids.iter().map(|id| Txn::new().delete(key(id))).collect();
+        self.state.commit(txns).await.map(drop)
     }
 
     /// Decides who brings the package which part of the way.

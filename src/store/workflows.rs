@@ -170,15 +170,46 @@ impl Workflows {
     /// # Errors
     /// When the store is away.
     pub async fn oldest(&self, status: Status, before: Timestamp, limit: usize) -> Result<Vec<Stored>, StoreError> {
-        let scan = Scan { set: status_set(status), limit, ..Default::default() };
+        Ok(self.oldest_after(status, before, None, limit).await?.0)
+    }
+
+    /// The same from a place on, with the place to go on from; none when there are no more.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn oldest_after(
+        &self,
+        status: Status,
+        before: Timestamp,
+        after: Option<Bytes>,
+        limit: usize,
+    ) -> Result<(Vec<Stored>, Option<Bytes>), StoreError> {
+        let scan = Scan { set: status_set(status), after, limit, ..Default::default() };
         let end = format!("{:012x}", before.as_millisecond().max(0));
-        let members = self.state.scan(&scan).await?;
-        let ids: Vec<DeliveryId> = members
-            .iter()
-            .take_while(|m| m.as_ref() < end.as_bytes())
-            .filter_map(|m| DeliveryId::parse(id_of(m)?).ok())
-            .collect();
-        Ok(self.load(ids.iter()).await?.into_iter().flatten().collect())
+        let mut members = self.state.scan(&scan).await?;
+        let full = members.len() == limit;
+        members.retain(|m| m.as_ref() < end.as_bytes());
+        let ids: Vec<DeliveryId> = members.iter().filter_map(|m| DeliveryId::parse(id_of(m)?).ok()).collect();
+        let next = if full && members.len() == limit { members.pop() } else { None };
+        Ok((self.load(ids.iter()).await?.into_iter().flatten().collect(), next))
+    }
+
+    /// Takes records out of the store and out of the sets, each on condition that it is still what was seen. One that
+    /// is not stays.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn remove(&self, records: &[Stored]) -> Result<Vec<Outcome>, StoreError> {
+        let txn = |record: &Stored| {
+            let (workflow, key) = (&record.workflow, key(record.workflow.delivery_id.as_str()));
+            let Some(seen) = &record.seen else { return Txn::new().check(key, Expect::Absent) };
+            Txn::new()
+                .check(key.clone(), Expect::Is(seen.bytes.clone()))
+                .delete(key)
+                .remove(status_set(seen.status), member(workflow))
+                .remove(owner_set(&workflow.request.owner_id), member(workflow))
+        };
+        self.state.commit(records.iter().map(txn).collect()).await
     }
 
     /// How many workflows are in each status.

@@ -8,6 +8,7 @@ mod demo;
 mod embedded;
 mod faults;
 mod http;
+mod retention;
 mod services;
 mod status;
 mod support;

@@ -10,6 +10,7 @@
 //! call, with nothing in them that was planned but then not written, and after a look for a reservation it may have.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use h3o::Resolution;
@@ -21,7 +22,7 @@ use self::fleet::{Fleet, FleetCache};
 use self::plan::{FIRST_REACH, Outlook, Trip, Wish};
 use super::entities::{ROUNDS, already_cancelled, bury, contended, decode, encode, finish, pause, tomb};
 use super::{Order, Service, SharedState, StepError};
-use crate::config::Services;
+use crate::config::Settings;
 use crate::domain::time::now_millis;
 use crate::domain::workflow::{Output, Reservation};
 use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
@@ -30,6 +31,7 @@ use crate::store::{Expect, Outcome, StoreError, Txn};
 pub mod calendar;
 pub mod fleet;
 pub mod plan;
+mod purge;
 mod registry;
 mod release;
 
@@ -38,6 +40,7 @@ pub use registry::Booked;
 
 pub struct DroneService {
     state: SharedState,
+    tombstones: Duration,
     turnaround: i64,
     cached: usize,
     resolution: Resolution,
@@ -62,12 +65,13 @@ type Answers = Vec<Option<Result<Output, StepError>>>;
 
 impl DroneService {
     #[must_use]
-    pub fn new(state: SharedState, settings: &Services) -> Self {
+    pub fn new(state: SharedState, settings: &Settings) -> Self {
+        let (settings, tombstones) = (&settings.services, settings.retention.tombstones);
         let resolution = Resolution::try_from(settings.zone_resolution).unwrap_or(Resolution::Seven);
         let fleet = FleetCache::new(state.clone(), resolution);
         let turnaround = i64::try_from(settings.turnaround.as_secs()).unwrap_or(i64::MAX / 8);
         let cached = settings.calendar_cache;
-        Self { state, turnaround, cached, resolution, fleet, calendars: Mutex::new(Calendars::default()) }
+        Self { state, tombstones, turnaround, cached, resolution, fleet, calendars: Mutex::new(Calendars::default()) }
     }
 
     fn outlook<'a>(&self, fleet: &'a Fleet, calendars: &'a Calendars, since: u64, reach: usize) -> Outlook<'a> {

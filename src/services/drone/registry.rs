@@ -100,7 +100,7 @@ fn cursor_of(item: &Booked) -> String {
     format!("{:012}.{}", item.from.as_millisecond().div_euclid(1000), item.delivery_id)
 }
 
-fn bucket_number(member: &[u8]) -> Result<i64, StoreError> {
+pub(super) fn bucket_number(member: &[u8]) -> Result<i64, StoreError> {
     let number = std::str::from_utf8(member).ok().and_then(|text| text.parse().ok());
     number.ok_or_else(|| damaged("a calendar's index"))
 }

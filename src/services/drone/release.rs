@@ -57,7 +57,9 @@ impl DroneService {
                 None => Vec::new(),
             };
             let txn = Txn::new().check(resv(id), value.map_or(Expect::Absent, Expect::Is)).delete(resv(id));
-            txns.push(changes.iter().fold(bury(txn, StepName::Drone, id), |txn, change| change.write(txn)));
+            txns.push(
+                changes.iter().fold(bury(txn, StepName::Drone, id, self.tombstones), |txn, change| change.write(txn)),
+            );
             freed.push(changes);
         }
         let outcomes = self.state.commit(txns).await;

@@ -49,9 +49,17 @@ pub(super) struct Committer {
 pub(super) struct Active {
     pub id: u64,
     pub file: Arc<File>,
+    pub begun: i64,
     /// Where the next group goes: everything before is confirmed.
     pub position: u64,
     pub leftover: Leftover,
+}
+
+impl Active {
+    pub fn of(segment: &Segment) -> Self {
+        let Segment { id, begun, end: position, .. } = *segment;
+        Self { id, file: segment.file.clone(), begun, position, leftover: Leftover::Nothing }
+    }
 }
 
 /// What a failed group left behind `position`.
@@ -80,7 +88,7 @@ impl Committer {
     }
 
     fn commit(&mut self, group: Vec<Append>) {
-        self.shared.drop_released(self.limits.retention_bytes);
+        self.shared.drop_unneeded(self.limits);
         let result = self.write(&group);
         if let Err(error) = &result {
             tracing::error!(%error, entries = group.len(), "refused entries of the log");
@@ -94,7 +102,7 @@ impl Committer {
 
     fn write(&mut self, group: &[Append]) -> Result<(), AppendError> {
         self.clear_leftover().map_err(|error| refused(&error))?;
-        if self.active.position >= self.limits.segment_bytes {
+        if self.active.position >= self.limits.segment_bytes || self.limits.is_to_end(self.active.begun) {
             self.roll().map_err(|error| refused(&error))?;
         }
         let placed = self.encode(group);
@@ -173,8 +181,7 @@ impl Committer {
     fn roll(&mut self) -> std::io::Result<()> {
         let previous = Some((self.active.id, self.active.position));
         let segment = begin(&self.dir, self.active.id + 1, &Preamble { previous, next: self.next.clone() })?;
-        self.active =
-            Active { id: segment.id, file: segment.file.clone(), position: segment.end, leftover: Leftover::Nothing };
+        self.active = Active::of(&segment);
         self.shared.change(|segments| segments.push_back(segment));
         self.confirm();
         Ok(())
@@ -186,12 +193,13 @@ pub(super) fn begin(dir: &std::path::Path, id: u64, preamble: &Preamble) -> std:
     let path = Segment::path_of(dir, id);
     let body = serde_json::to_vec(preamble)?;
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
-    let frame = [&Header::of(PREAMBLE, id, now_millis(), &body).encode()[..], &body].concat();
+    let begun = now_millis();
+    let frame = [&Header::of(PREAMBLE, id, begun, &body).encode()[..], &body].concat();
     file.write_all_at(&frame, 0)?;
     file.sync_all()?;
     File::open(dir)?.sync_all()?;
     let end = (HEADER_BYTES + body.len()) as u64;
-    Ok(Segment { id, path, file: Arc::new(file), end, runs: BTreeMap::new() })
+    Ok(Segment { id, path, file: Arc::new(file), begun, end, runs: BTreeMap::new() })
 }
 
 /// Nothing of it was kept.

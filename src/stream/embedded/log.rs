@@ -1,7 +1,7 @@
 //! One append-only segmented log that several streams share, so that all of them are made durable by the same fsync.
 //!
-//! Entries are dropped in whole segments, and only when the log is larger than it has to be and everything in the segment
-//! that must not be lost was released. Segments are dropped wherever they are: one stream that is held up keeps its
+//! Entries are dropped in whole segments, and only when the log is larger or older than it has to be and everything in
+//! the segment that must not be lost was released. Segments are dropped wherever they are: one stream that is held up keeps its
 //! own segments, not all later ones. Offsets never begin anew: every segment's preamble has them.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,11 +17,11 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::OpenError;
-use super::committer::{Active, Append, Committer, Leftover, begin};
+use super::committer::{Active, Append, Committer, begin};
 use super::frame::{BODY_BYTES, HEADER_BYTES, Header};
 use super::recovery::{Recovery, recover};
 use super::segment::{Preamble, Segment};
-use crate::domain::time::from_millis;
+use crate::domain::time::{from_millis, now_millis};
 use crate::stream::{AppendError, Bounds, Entry, From, ReadError, StreamReader};
 
 /// The memory that entries waiting to be written may take.
@@ -37,6 +37,15 @@ pub(super) struct Limits {
     /// Positions are kept in 32 bits, so this is at most 2 GiB.
     pub segment_bytes: u64,
     pub retention_bytes: u64,
+    /// How many milliseconds an entry is kept at most.
+    pub max_age: i64,
+}
+
+impl Limits {
+    /// Whether a file that was begun then must take no more, so that its oldest entries can go in time.
+    pub fn is_to_end(&self, begun: i64) -> bool {
+        now_millis() - begun > self.max_age / 4
+    }
 }
 
 /// A stream's number in the log, and whether its entries are kept until they are released.
@@ -74,7 +83,7 @@ impl Log {
             recovered.segments.push_back(begin(dir, 1, &preamble).map_err(io)?);
         }
         let Some(last) = recovered.segments.back() else { return Err(io(std::io::ErrorKind::NotFound.into())) };
-        let active = Active { id: last.id, file: last.file.clone(), position: last.end, leftover: Leftover::Nothing };
+        let active = Active::of(last);
         recovered.confirmed.write(active.id, active.position).map_err(io)?;
         let mut watches = BTreeMap::new();
         let mut streams = BTreeMap::new();
@@ -170,17 +179,21 @@ impl Shared {
         self.streams.get(&stream).ok_or_else(|| ReadError::Missing(stream.to_string()))
     }
 
-    /// Drops the oldest segments that nobody needs until the log is as small as it has to be.
-    pub fn drop_released(&self, retention_bytes: u64) {
+    /// Drops the oldest segments that nobody needs until the log is as small and as young as it has to be.
+    pub fn drop_unneeded(&self, Limits { retention_bytes, max_age, .. }: Limits) {
         let total = |segments: &VecDeque<Segment>| segments.iter().map(|segment| segment.end).sum::<u64>();
-        if self.look(total) <= retention_bytes {
+        let oldest = now_millis().saturating_sub(max_age);
+        let is_old = |segments: &VecDeque<Segment>, place: usize| {
+            segments.get(place + 1).is_some_and(|following| following.begun < oldest)
+        };
+        if self.look(|segments| total(segments) <= retention_bytes && !is_old(segments, 0)) {
             return;
         }
         let dropped: Vec<Segment> = self.change(|segments| {
             let mut excess = total(segments).saturating_sub(retention_bytes);
             let mut dropped = Vec::new();
             let mut place = 0;
-            while excess > 0 && place + 1 < segments.len() {
+            while place + 1 < segments.len() && (excess > 0 || is_old(segments, place)) {
                 if self.is_released(&segments[place]) {
                     dropped
                         .extend(segments.remove(place).inspect(|segment| excess = excess.saturating_sub(segment.end)));

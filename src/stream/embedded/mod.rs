@@ -4,7 +4,7 @@
 //! data_dir/lock          held while a process uses the directory
 //! data_dir/layout        format and number of partitions
 //! data_dir/log/          the requests and the status stream, see `log`
-//! data_dir/dead-letters/ the dead letters: a log of their own that drops nothing by itself
+//! data_dir/dead-letters/ the dead letters: a log of their own that drops nothing before its time
 //! data_dir/state/        the state and the queues
 //! ```
 
@@ -18,6 +18,7 @@ mod segment;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -43,6 +44,10 @@ pub struct Settings {
     pub segment_bytes: u64,
     /// How much of what nobody needs any more is kept.
     pub retention_bytes: u64,
+    /// How long it is kept at most; none: for ever.
+    pub max_age: Option<Duration>,
+    /// How long dead letters are kept.
+    pub dead_letters: Duration,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -151,6 +156,10 @@ fn write_layout(file: &Path, layout: &Layout) -> std::io::Result<()> {
     file.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// The streams of the engine, in two logs.
 pub struct EmbeddedStreams {
     log: Log,
@@ -161,13 +170,15 @@ pub struct EmbeddedStreams {
 impl EmbeddedStreams {
     fn open(settings: &Settings, lock: File) -> Result<(Self, Recovery), OpenError> {
         let segment_bytes = settings.segment_bytes.min(SEGMENT_BYTES_MAX);
-        let limits = Limits { segment_bytes, retention_bytes: settings.retention_bytes };
+        let max_age = settings.max_age.map_or(i64::MAX, millis);
+        let limits = Limits { segment_bytes, retention_bytes: settings.retention_bytes, max_age };
         let member = |stream, until_released| Member { stream, until_released };
         let mut members: Vec<Member> = (0..settings.partitions).map(|partition| member(partition, true)).collect();
         members.push(member(STATUS, false));
         let (log, mut recovery) = Log::open(&settings.data_dir.join("log"), &members, limits)?;
+        let limits = Limits { segment_bytes, retention_bytes: u64::MAX, max_age: millis(settings.dead_letters) };
         let (dead_letters, torn) =
-            Log::open(&settings.data_dir.join("dead-letters"), &[member(DEAD_LETTERS, true)], limits)?;
+            Log::open(&settings.data_dir.join("dead-letters"), &[member(DEAD_LETTERS, false)], limits)?;
         recovery.torn.extend(torn.torn);
         Ok((Self { log, dead_letters, _lock: lock }, recovery))
     }

@@ -28,6 +28,8 @@ pub(super) struct Segment {
     pub id: u64,
     pub path: PathBuf,
     pub file: Arc<File>,
+    /// When the file was begun: every entry is as old as the next one's beginning, or older.
+    pub begun: i64,
     /// How much of the file is durable.
     pub end: u64,
     pub runs: BTreeMap<u32, Run>,
@@ -84,11 +86,11 @@ pub(super) fn walk(path: &Path, id: u64, end: u64, bodies: Bodies) -> std::io::R
     let Some((header, body)) = window.frame(0, Bodies::Checked)? else { return Ok(None) };
     let preamble = (header.stream == PREAMBLE && header.offset == id).then(|| serde_json::from_slice(body));
     let Some(Ok(preamble)) = preamble else { return Ok(None) };
-    let preamble: Preamble = preamble;
+    let (preamble, begun): (Preamble, i64) = (preamble, header.at);
     let mut position = header.frame_bytes() as u64;
     let mut next = preamble.next.clone();
     let mut segment =
-        Segment { id, path: path.to_owned(), file: file.clone(), end: position, runs: BTreeMap::default() };
+        Segment { id, path: path.to_owned(), file: file.clone(), begun, end: position, runs: BTreeMap::default() };
     while let Some((header, _)) = window.frame(position, bodies)? {
         let expected = next.entry(header.stream).or_default();
         let Ok(at) = u32::try_from(position) else { break };
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn a_million_entries_take_a_few_megabytes_of_memory() {
         let file = Arc::new(tempfile::tempfile().expect("a file"));
-        let mut segment = Segment { id: 1, path: PathBuf::new(), file, end: 0, runs: BTreeMap::new() };
+        let mut segment = Segment { id: 1, path: PathBuf::new(), file, begun: 0, end: 0, runs: BTreeMap::new() };
         for entry in 0..1_000_000 {
             segment.place(entry % 8, u64::from(entry / 8), entry);
         }

@@ -19,8 +19,15 @@ pub struct Embedded {
 fn open(dir: &Path) -> embedded::Embedded {
     let data_dir = dir.join("data");
     // Small segments, so that every test that writes much goes over several.
-    embedded::open(&Settings { data_dir, partitions: PARTITIONS, segment_bytes: 64 * 1024, retention_bytes: 0 })
-        .expect("open")
+    embedded::open(&Settings {
+        data_dir,
+        partitions: PARTITIONS,
+        segment_bytes: 64 * 1024,
+        retention_bytes: 0,
+        max_age: None,
+        dead_letters: std::time::Duration::from_secs(3600),
+    })
+    .expect("open")
 }
 
 impl Embedded {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use drone_delivery::config::Settings;
 use drone_delivery::demo::pilot::{self, Pilot};
 use drone_delivery::demo::plan::{FlightPlan, Planner};
 use drone_delivery::domain::operation::{Operation, OperationKind};
@@ -59,7 +60,9 @@ impl Process {
         let engine = Embedded::start();
         let (told, queues, workflows) = (Arc::new(Told::default()), engine.queues(), Workflows::new(state.clone()));
         let completion = Completion::new(workflows.clone(), queues.clone(), told.clone());
-        let delivery = DeliveryService::new(state.clone(), told.clone()).completing(completion).flown_by(planner);
+        let delivery = DeliveryService::new(state.clone(), told.clone(), &Settings::builtin().unwrap())
+            .completing(completion)
+            .flown_by(planner);
         let services = services(state).with_delivery(delivery);
         Self { state: state.clone(), services, told, workflows, queues, _engine: engine }
     }

@@ -6,6 +6,7 @@ mod recovery;
 mod retention;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use drone_delivery::stream::embedded::{self, Embedded, OpenError, Settings};
 use drone_delivery::stream::{From, ReadError, Stream, Streams};
@@ -16,7 +17,14 @@ const P0: Stream = Stream::Requests(0);
 const P1: Stream = Stream::Requests(1);
 
 fn settings(dir: &Path) -> Settings {
-    Settings { data_dir: dir.join("data"), partitions: 2, segment_bytes: 4096, retention_bytes: 0 }
+    Settings {
+        data_dir: dir.join("data"),
+        partitions: 2,
+        segment_bytes: 4096,
+        retention_bytes: 0,
+        max_age: None,
+        dead_letters: Duration::from_secs(3600),
+    }
 }
 
 fn open(dir: &Path) -> Result<Embedded, OpenError> {

@@ -1,6 +1,7 @@
 //! What is dropped, and what never is.
 
 use std::path::Path;
+use std::time::Duration;
 
 use drone_delivery::stream::{From, Stream, Streams};
 
@@ -104,8 +105,40 @@ async fn status_goes_with_its_segment_and_dead_letters_stay() {
     assert!(status.first > 0 && status.next == 90, "{status:?}");
     assert!(log_bytes(dir.path()) <= 3 * 4096);
     assert_eq!(all(&*engine.streams, Stream::DeadLetters).await.expect("read").len(), 30);
-    release_all(&*engine.streams, Stream::DeadLetters).await;
-    append(&*engine.streams, Stream::DeadLetters, "another").await;
-    let letters = soon(engine.streams.bounds(Stream::DeadLetters)).await.expect("bounds");
-    assert!(letters.first > 0, "released ones may go: {letters:?}");
+}
+
+/// How long the tests below keep what is written.
+const SHORT: Duration = Duration::from_millis(400);
+
+/// Writes on and on until something of the stream is dropped; the oldest that is left is no older than it may be.
+async fn until_dropped(streams: &dyn Streams, stream: Stream) {
+    soon(async {
+        while streams.bounds(stream).await.expect("bounds").first == 0 {
+            append(streams, stream, "on").await;
+            tokio::time::sleep(SHORT / 20).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_released_goes_by_age_however_little_it_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut settings = super::settings(dir.path());
+    (settings.retention_bytes, settings.max_age) = (u64::MAX, Some(SHORT));
+    let engine = drone_delivery::stream::embedded::open(&settings).expect("open");
+    append(&*engine.streams, P0, "old").await;
+    release_all(&*engine.streams, P0).await;
+    until_dropped(&*engine.streams, Stream::Status).await;
+    assert_eq!(all(&*engine.streams, P0).await.expect("read"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn dead_letters_go_by_age() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut settings = super::settings(dir.path());
+    settings.dead_letters = SHORT;
+    let engine = drone_delivery::stream::embedded::open(&settings).expect("open");
+    append(&*engine.streams, Stream::DeadLetters, "old").await;
+    until_dropped(&*engine.streams, Stream::DeadLetters).await;
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use drone_delivery::config::Settings;
 use drone_delivery::domain::status::{EventType, Stage};
 use drone_delivery::domain::time::now;
 use drone_delivery::domain::workflow::Output;
@@ -22,7 +23,7 @@ on_every_store!(
 
 fn service(state: &SharedState) -> (DeliveryService, Arc<Told>) {
     let told = Arc::new(Told::default());
-    (DeliveryService::new(state.clone(), told.clone()), told)
+    (DeliveryService::new(state.clone(), told.clone(), &Settings::builtin().unwrap()), told)
 }
 
 async fn a_replay_does_not_set_progress_back(state: SharedState) {

@@ -64,7 +64,7 @@ impl Told {
 
 /// The services as another process would have them: on the same store, with memories of their own.
 pub fn services(state: &SharedState) -> Local {
-    Local::new(state, Arc::new(Told::default()), &Settings::builtin().unwrap().services).unwrap()
+    Local::new(state, Arc::new(Told::default()), &Settings::builtin().unwrap()).unwrap()
 }
 
 /// The same with an account and a drone, so that the example can be scheduled.

@@ -31,14 +31,14 @@ async fn accounts_must_be_known_and_active(state: SharedState) {
 }
 
 async fn packages_must_fit_the_fleet(state: SharedState) {
-    let mut settings = Settings::builtin().unwrap().services;
-    settings.max_size = PackageSize::Medium;
+    let mut settings = Settings::builtin().unwrap();
+    settings.services.max_size = PackageSize::Medium;
     let service = PackageService::new(state, &settings);
-    let heavy = order_with("heavy", |request| request.package_info.weight = settings.max_weight_kg + 0.1);
+    let heavy = order_with("heavy", |request| request.package_info.weight = settings.services.max_weight_kg + 0.1);
     let large = order_with("large", |request| request.package_info.size = PackageSize::Large);
     assert_eq!(code(execute(&service, &heavy).await), ReasonCode::PackageTooHeavy);
     assert_eq!(code(execute(&service, &large).await), ReasonCode::PackageTooLarge);
-    let just = order_with("just", |request| request.package_info.weight = settings.max_weight_kg);
+    let just = order_with("just", |request| request.package_info.weight = settings.services.max_weight_kg);
     assert_eq!(execute(&service, &just).await, Ok(Output::Nothing));
 }
 

@@ -30,7 +30,7 @@ impl Server {
         settings.http.listen = "127.0.0.1:0".into();
         settings.http.workers = 1;
         let told = Arc::new(Told::default());
-        let services = Local::new(&store.state(), told.clone(), &settings.services).unwrap();
+        let services = Local::new(&store.state(), told.clone(), &settings).unwrap();
         let routes = http::services::routes(services.clone(), &settings);
         let (server, address) = http::serve(&settings.http, vec![routes], 1).unwrap();
         actix_web::rt::spawn(server);

@@ -43,6 +43,8 @@ pub fn embedded_streams(dir: &Path) -> Result<Arc<dyn Streams>, embedded::OpenEr
         partitions: 1,
         segment_bytes: 1024 * 1024,
         retention_bytes: 32 * 1024 * 1024,
+        max_age: None,
+        dead_letters: Duration::from_secs(3600),
     };
     Ok(embedded::open(&settings)?.streams)
 }
