@@ -122,6 +122,7 @@ impl Compensator {
         self.loading = true;
         let ids = std::mem::take(&mut self.arrivals);
         let workflows = self.parts.workflows.clone();
+        // model: LoadToUndo
         let load = async move { (workflows.load(ids.iter()).await, ids) };
         ctx.spawn(load.into_actor(self).map(|(records, ids), me, ctx| {
             me.loading = false;
@@ -178,6 +179,7 @@ impl Compensator {
             complete_by: later(now(), self.parts.settings.try_for),
             reply: ctx.address().recipient(),
         };
+        // model: CancelStep
         self.parts.agents.send(job.step, orders);
     }
 
@@ -265,6 +267,7 @@ impl Compensator {
                 let mut records: Vec<&mut Stored> = batch.iter_mut().map(|(_, record, ..)| record).collect();
                 parts.workflows.save(&mut records).await
             };
+            // model: SaveUndone
             let outcomes = Backoff::ENGINE.until_ok("saving records", commit).await;
             let mut lines = StatusLines::default();
             let mut notices = Vec::new();
@@ -305,6 +308,7 @@ impl Compensator {
     /// The delivery's messages are done with.
     fn settle(&mut self, id: &DeliveryId, ctx: &mut Context<Self>) {
         if let Some(job) = self.jobs.remove(id) {
+            // model: Settle
             self.settle_tags(job.tags, Settle::Done, ctx);
         }
     }
@@ -367,6 +371,7 @@ impl Actor for Compensator {
 impl Handler<Arrived> for Compensator {
     type Result = ();
     fn handle(&mut self, Arrived(messages): Arrived, ctx: &mut Context<Self>) {
+        // model: Receive
         for Delivery { tag, body, .. } in messages {
             let Some(id) = parse(&body) else {
                 // Put back until the queue's limit sends it to the dead letters.

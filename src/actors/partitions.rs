@@ -196,6 +196,7 @@ impl Partitions {
     }
 
     fn end(&mut self, share: Share) {
+        // model: Retire
         if self.held.remove(&share).is_some() {
             self.supervisor.do_send(Retire(child_name(share)));
         }
@@ -236,6 +237,7 @@ fn start_share(parts: Parts, lease: Lease, slots: Running, lifeline: Lifeline) {
 
 async fn run_share(parts: Parts, lease: Lease, slots: Running, lifeline: Lifeline) {
     let checkpoints = parts.checkpoints;
+    // model: LoadCheckpoint
     let load = async || checkpoints.load(lease.share).await;
     let checkpoint = Backoff::ENGINE.until_ok("loading a checkpoint", load).await;
     let settings = &parts.settings;

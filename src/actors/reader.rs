@@ -238,6 +238,7 @@ impl Reader {
                 self.park(entry.offset, &unreadable, &checkpointer, ctx);
             }
         }
+        // model: Read
         if !works.is_empty() {
             flow.do_send(Offer(works));
         }

@@ -75,6 +75,7 @@ async fn sweep(parts: &Parts) -> Result<usize, StoreError> {
         found.extend(oldest.into_iter().filter(|r| is_nobodys(&r.workflow, old)));
     }
     let mut lines = StatusLines::default();
+    // model: Sweep
     let undo = give_up(parts, &mut found, &mut lines).await?;
     lines.tell(&parts.status).await;
     let messages: Vec<_> = undo.iter().map(|r| failed_operation(&r.workflow)).collect();

@@ -96,6 +96,7 @@ impl Checkpoints {
             .check(epoch_key(share), expect_number(before))
             .put_for(lease_key(share), self.owner.clone(), self.ttl)
             .put(epoch_key(share), epoch.to_string());
+        // model: Acquire
         let won = self.state.commit(vec![txn]).await? == [Outcome::Done];
         Ok(won.then_some(Lease { share, epoch }))
     }
@@ -147,6 +148,7 @@ impl Checkpoints {
             // Nothing to raise; but a fenced owner must hear of it.
             return self.settle(self.fenced(lease)).await;
         }
+        // model: SaveCheckpoint
         let txn = self
             .fenced(lease)
             .check(checkpoint_key(lease.share), expect_number(before))

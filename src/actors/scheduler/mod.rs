@@ -151,6 +151,7 @@ impl Scheduler {
         self.loading = true;
         let ids = std::mem::take(&mut self.arrivals);
         let workflows = self.parts.workflows.clone();
+        // model: LoadRecord
         let load = async move { (workflows.load(ids.iter()).await, ids) };
         ctx.spawn(load.into_actor(self).map(|(records, ids), me, ctx| {
             me.loading = false;
@@ -254,15 +255,18 @@ impl Scheduler {
         }
         let at = now();
         match answer {
+            // model: Execute
             Answer::Done(output) => active.apply(Event::StepDone(step, output), at),
             Answer::Retrying(failure) => {
                 active.apply(Event::StepRetried(step, failure), at);
                 return None;
             }
+            // model: Refuse
             Answer::Refused(failure) => {
                 active.apply(Event::StepFailed(step, failure.clone()), at);
                 active.apply(Event::Failing(failure), at);
             }
+            // model: TimeOut, and LateEffect whenever the call is carried out after all
             Answer::GaveUp(failure) => {
                 active.apply(Event::StepUnknown(step, failure.clone()), at);
                 active.apply(Event::Failing(failure), at);

@@ -69,6 +69,7 @@ impl Scheduler {
                 batch.push(Saving { id: id.clone(), record, changes, through: false, saved: false });
             }
         }
+        // model: SaveProgress
         if !batch.is_empty() {
             self.start(batch, Vec::new(), Vec::new(), ctx);
         }
@@ -79,10 +80,12 @@ impl Scheduler {
         let (workflows, status, queues) =
             (self.parts.workflows.clone(), self.parts.status.clone(), self.parts.queues.clone());
         let work = async move {
+            // model: SaveRecord
             save_records(&workflows, &mut batch).await;
             tell(&status, &batch).await;
             let undo = batch.iter().filter(|s| s.saved && s.through && to_undo(&s.record.workflow));
             let undo: Vec<Bytes> = undo.map(|s| failed_operation(&s.record.workflow)).chain(again).collect();
+            // model: HandOver
             hand_over(&*queues, undo).await;
             (batch, skipped)
         };
