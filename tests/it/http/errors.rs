@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use drone_delivery::cli::health::{self, Health, HealthError};
 use serde_json::json;
 
 use super::support::{TestApi, answer, example};
@@ -78,6 +79,33 @@ async fn readiness_names_the_part_that_is_away() {
     assert_eq!(away.body["detail"], "not available: store, stream");
     assert_eq!(away.body["parts"][1], json!({"name": "stream", "up": false, "reason": "the broker is away"}));
     assert_eq!(api.get("/livez").await.status, 200);
+    api.stop().await;
+}
+
+/// What `drone-delivery health` says; asked again when a slow machine left it without an answer.
+async fn health(api: &TestApi) -> Result<String, HealthError> {
+    let whom = Health { url: format!("http://{}/", api.address) };
+    for _ in 0..10 {
+        match health::ask(&whom).await {
+            Err(HealthError::NoAnswer(_)) => {}
+            said => return said,
+        }
+    }
+    health::ask(&whom).await
+}
+
+#[actix_web::test]
+async fn the_health_command_tells_ready_from_not() {
+    let api = TestApi::start().await;
+    api.health.up("stream");
+    let ready = health(&api).await.unwrap();
+    assert!(ready.contains("\"ready\""), "{ready}");
+    api.health.down("stream", "the broker is away");
+    let away = health(&api).await.unwrap_err();
+    assert!(matches!(&away, HealthError::NotReady(status, _) if status.as_u16() == 503), "{away}");
+    assert!(away.to_string().contains("the broker is away"), "{away}");
+    let nobody = Health { url: "http://127.0.0.1:1".to_owned() };
+    assert!(matches!(health::ask(&nobody).await, Err(HealthError::NoAnswer(_))));
     api.stop().await;
 }
 
