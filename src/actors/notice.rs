@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backoff::Backoff;
 use super::writer::WriterHandle;
-use crate::domain::status::{EventType, StatusEvent};
+use crate::domain::status::{EventType, Stage, StatusEvent};
 use crate::domain::time::Timestamp;
 use crate::domain::{DeliveryId, Status, StepName, StepState, Workflow};
 use crate::stream::{Queue, Queues};
@@ -35,6 +35,10 @@ impl StatusLines {
     pub fn step(&mut self, workflow: &Workflow, step: StepName, state: StepState, at: Timestamp) {
         let detail = Some(format!("{state:?}"));
         self.push(&StatusEvent { step: Some(step), detail, ..event_of(workflow, EventType::Step, at) });
+    }
+
+    pub fn created(&mut self, workflow: &Workflow, at: Timestamp) {
+        self.push(&StatusEvent { stage: Some(Stage::Created), ..event_of(workflow, EventType::Stage, at) });
     }
 
     #[must_use]

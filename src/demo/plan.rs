@@ -5,11 +5,13 @@
 //! later takes off two minutes later, and a flight of half an hour takes half a minute. So a pickup that is two months
 //! away is flown in a day.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::status::Stage;
-use crate::domain::time::{Timestamp, from_millis};
+use crate::domain::time::{Timestamp, from_millis, later};
 use crate::domain::{DeliveryId, Location};
 use crate::services::Order;
 use crate::services::geography::{along, distance_km};
@@ -88,6 +90,8 @@ pub fn replace(txn: Txn, id: &DeliveryId, before: Option<&FlightPlan>, after: Op
     after.into_iter().fold(txn, |txn, plan| txn.add(FLIGHTS, plan.member(id)))
 }
 
+const MOMENT: Duration = Duration::from_secs(1);
+
 /// Plans flights where the demo is on.
 #[derive(Clone, Copy, Debug)]
 pub struct Planner {
@@ -95,7 +99,8 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// The flight of an order that has a drone, as seen at a time.
+    /// The flight of an order that has a drone, as seen at a time. It takes off a moment later at the earliest, so that
+    /// the feed tells of the take-off after it told that the delivery is scheduled.
     #[must_use]
     pub fn plan(self, order: &Order, at: Timestamp) -> Option<FlightPlan> {
         let reservation = order.reservation.as_ref()?;
@@ -109,7 +114,7 @@ impl Planner {
             drone_id: reservation.drone_id.clone(),
             pickup,
             drop_off,
-            takes_off_at: time(reservation.from),
+            takes_off_at: time(reservation.from).max(later(at, MOMENT)),
             pickup_at: time(reservation.pickup_at),
             drop_off_at: time(reservation.drop_off_at),
             lands_at: time(reservation.until),

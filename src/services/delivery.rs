@@ -408,10 +408,10 @@ impl DeliveryService {
         };
         let outcomes = self.state.commit(deliveries.iter().map(txn).collect()).await?;
         let mut known = Vec::new();
-        for (i, (delivery, outcome)) in deliveries.iter().zip(outcomes).enumerate() {
-            match outcome {
-                Outcome::Done => delivery.told(&delivery.events).for_each(|event| self.sink.emit(event)),
-                Outcome::Conflict => known.push(i),
+        // That it was made is told by the scheduler, in its place among the changes of the workflow.
+        for (i, outcome) in outcomes.into_iter().enumerate() {
+            if outcome == Outcome::Conflict {
+                known.push(i);
             }
         }
         let mut answers = orders.iter().map(|_| Ok(Output::Nothing)).collect::<Vec<_>>();

@@ -84,6 +84,8 @@ struct Change {
 enum Told {
     Status(Status),
     Step(StepName, StepState),
+    /// The delivery entity was made.
+    Created,
 }
 
 pub struct Scheduler {
@@ -325,7 +327,16 @@ impl Active {
             return;
         }
         if let Some(step) = step {
-            self.changes.push(Change { at, what: Told::Step(step, record.workflow.step(step).state) });
+            let state = record.workflow.step(step).state;
+            // That a step began is told only when somebody could have seen it run.
+            let began = matches!(self.changes.last(), Some(Change { what: Told::Step(s, StepState::Running), .. }) if *s == step);
+            if began && state != StepState::Running {
+                self.changes.pop();
+            }
+            self.changes.push(Change { at, what: Told::Step(step, state) });
+            if (step, state) == (StepName::Delivery, StepState::Done) {
+                self.changes.push(Change { at, what: Told::Created });
+            }
         }
         if record.workflow.status != before {
             self.changes.push(Change { at, what: Told::Status(record.workflow.status) });

@@ -188,6 +188,7 @@ async fn tell(status: &WriterHandle, batch: &[Saving]) {
             match change.what {
                 Told::Status(status) => lines.status(&saving.record.workflow, status, change.at),
                 Told::Step(step, state) => lines.step(&saving.record.workflow, step, state, change.at),
+                Told::Created => lines.created(&saving.record.workflow, change.at),
             }
         }
     }

@@ -51,7 +51,8 @@ async fn stages_only_go_forwards_and_are_told_once(state: SharedState) {
     let told = told.take();
     assert!(told.iter().all(|event| event.kind == EventType::Stage && event.owner_id == "contoso"));
     let told: Vec<Stage> = told.iter().filter_map(|event| event.stage).collect();
-    assert_eq!(told, [&stages[..], &[Stage::Cancelled]].concat());
+    // That it was made is told by the scheduler.
+    assert_eq!(told, [&stages[1..], &[Stage::Cancelled]].concat());
     assert_eq!(service.advance(&a.id, Stage::Delivered).await, Ok(None));
     assert!(service.is_cancelled(&a.id).await.unwrap());
 }
