@@ -196,10 +196,14 @@ impl Starting {
             batch_bytes: ingestion.batch_bytes,
             in_flight: ingestion.writes_in_flight,
             timeout: ingestion.write_timeout,
-            recent_bytes: match stream {
-                Stream::Requests(_) => ingestion.recent_bytes / self.settings.partitions.count as usize,
-                Stream::Status | Stream::DeadLetters => 0,
-            },
+            recent_bytes: ingestion.recent_bytes / self.settings.partitions.count as usize,
+        };
+        let limits = match stream {
+            Stream::Requests(_) => limits,
+            // Events come in large pieces from few senders, each of which waits for its piece: that is their bound.
+            Stream::Status | Stream::DeadLetters => {
+                Limits { waiting: usize::MAX, batch_lines: usize::MAX, recent_bytes: 0, ..limits }
+            }
         };
         let (streams, handle) = (self.engine.streams.clone(), WriterHandle::default());
         let turn = if let Stream::Requests(partition) = stream { partition as usize } else { 0 };

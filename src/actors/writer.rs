@@ -73,6 +73,9 @@ pub struct Observed {
     pub failed: u64,
 }
 
+/// Messages that may wait in the mailbox itself.
+const MAILBOX: usize = 100_000;
+
 pub struct Writer {
     stream: Stream,
     streams: Arc<dyn Streams>,
@@ -111,7 +114,7 @@ impl Writer {
         let mut body = BytesMut::new();
         let (mut replies, mut lines) = (Vec::new(), 0);
         while let Some(next) = self.waiting.front() {
-            let fits = lines + next.count <= self.limits.batch_lines
+            let fits = next.count <= self.limits.batch_lines.saturating_sub(lines)
                 && body.len() + next.lines.len() <= self.limits.batch_bytes;
             if lines > 0 && !fits {
                 break;
@@ -179,7 +182,7 @@ impl Actor for Writer {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         // Lines are bounded here, so messages are too; the mailbox must not refuse what this bound still allows.
-        ctx.set_mailbox_capacity(self.limits.waiting);
+        ctx.set_mailbox_capacity(self.limits.waiting.min(MAILBOX));
         self.lifeline.bind(ctx);
     }
 }
@@ -187,7 +190,7 @@ impl Actor for Writer {
 impl Handler<Append> for Writer {
     type Result = ();
     fn handle(&mut self, append: Append, ctx: &mut Context<Self>) {
-        if self.seen.waiting + append.count > self.limits.waiting {
+        if append.count > self.limits.waiting.saturating_sub(self.seen.waiting) {
             self.seen.refused += append.count as u64;
             let _ = append.reply.send(Err(WriteError::Full));
             return;

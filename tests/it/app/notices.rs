@@ -1,0 +1,120 @@
+//! Owners hear of the end of their deliveries: by a signed webhook and by mail, from servers that fail at first.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+
+use super::{DEMO, PATIENCE, request, schedule, until_status};
+use crate::faults::program::Program;
+
+type Letters = Arc<Mutex<Vec<(String, String)>>>;
+
+/// A server that speaks just enough HTTP to take webhooks: head and body of each. The first call gets a 500.
+async fn webhook_server() -> (u16, Letters) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, got) = (listener.local_addr().unwrap().port(), Letters::default());
+    let letters = got.clone();
+    tokio::spawn(async move {
+        let mut calls = 0;
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream = BufReader::new(stream);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await.unwrap() > 0 {}
+            let length = head.lines().find_map(|l| l.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let mut body = vec![0; length.unwrap_or(0)];
+            stream.read_exact(&mut body).await.unwrap();
+            calls += 1;
+            let status = if calls == 1 { "500 Broken" } else { "204 No Content" };
+            if calls > 1 {
+                letters.lock().unwrap().push((head.to_ascii_lowercase(), String::from_utf8(body).unwrap()));
+            }
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            let _ = stream.get_mut().write_all(answer.as_bytes()).await;
+        }
+    });
+    (port, got)
+}
+
+/// A server that speaks just enough SMTP to take mail: envelope and text of each.
+async fn mail_server() -> (u16, Letters) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, got) = (listener.local_addr().unwrap().port(), Letters::default());
+    let letters = got.clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let letters = letters.clone();
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let (mut to, mut line) = (String::new(), String::new());
+                stream.get_mut().write_all(b"220 test\r\n").await.unwrap();
+                while stream.read_line(&mut line).await.is_ok_and(|read| read > 0) {
+                    let command = line.trim_end().to_owned();
+                    line.clear();
+                    let answer = match command.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase().as_str() {
+                        "DATA" => {
+                            stream.get_mut().write_all(b"354 go on\r\n").await.unwrap();
+                            let mut text = String::new();
+                            while !text.ends_with("\r\n.\r\n") && stream.read_line(&mut text).await.unwrap() > 0 {}
+                            letters.lock().unwrap().push((to.clone(), text));
+                            "250 taken\r\n"
+                        }
+                        "RCPT" => {
+                            to = command;
+                            "250 ok\r\n"
+                        }
+                        "QUIT" => "221 bye\r\n",
+                        _ => "250 ok\r\n",
+                    };
+                    if stream.get_mut().write_all(answer.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (port, got)
+}
+
+async fn wait_for(letters: &Letters, fits: impl Fn(&(String, String)) -> bool) -> (String, String) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = letters.lock().unwrap().iter().find(|l| fits(l)) {
+            return found.clone();
+        }
+        assert!(std::time::Instant::now() < deadline, "not among {:?}", letters.lock().unwrap());
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_webhook_and_by_mail() {
+    let ((hook, hooked), (smtp, mailed)) = (webhook_server().await, mail_server().await);
+    let settings = format!(
+        "{DEMO}[notifications]\nwebhook_secret = \"s3cret\"\nsmtp_url = \"smtp://127.0.0.1:{smtp}\"\nbackoff_ms = 20\n"
+    );
+    let mut program = Program::embedded_with_demo(&settings);
+    program.start().await;
+    let mut client = program.client();
+    let account = json!({
+        "status": "Suspended", "email": "owner@example.com", "webhook": format!("http://127.0.0.1:{hook}/told")
+    });
+    let put = client.call("PUT", "/api/accounts/teller", &[], Some(&account.to_string())).await.unwrap();
+    assert!(put.status < 300, "{}", put.json());
+    schedule(&mut client, "n-1", &request("teller")).await;
+    until_status(&mut client, "n-1", "Failed").await;
+
+    let (head, body) = wait_for(&hooked, |(_, body)| body.contains("n-1")).await;
+    let notice: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&notice["status"], &notice["ownerId"]), (&json!("Failed"), &json!("teller")));
+    assert!(notice["reason"].as_str().unwrap().starts_with("AccountSuspended"));
+    assert!(head.contains("x-notification-id: n-1-failed"), "{head}");
+    assert!(head.contains("x-signature: sha256="), "{head}");
+
+    let (to, mail) = wait_for(&mailed, |(_, mail)| mail.contains("n-1")).await;
+    assert!(to.contains("owner@example.com"), "{to}");
+    assert!(mail.contains("Subject: Delivery n-1 is Failed"), "{mail}");
+}
