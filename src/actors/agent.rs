@@ -34,15 +34,26 @@ pub enum Call {
     Cancel,
 }
 
-/// Orders for the agent. The answers come to `reply`, each when it is there.
+/// Orders for the agent. The answers come to `reply`, each when it is there; orders that no agent took, because it died
+/// with them in its mailbox, answer [`Answer::Lost`] on their way out.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Orders {
+    pub step: StepName,
     pub call: Call,
     pub orders: Vec<Order>,
     /// After this no further try is made.
     pub complete_by: Timestamp,
     pub reply: Recipient<Answers>,
+}
+
+impl Drop for Orders {
+    fn drop(&mut self) {
+        if !self.orders.is_empty() {
+            let answers = self.orders.drain(..).map(|order| (order.id, Answer::Lost)).collect();
+            self.reply.do_send(Answers { step: self.step, call: self.call, answers });
+        }
+    }
 }
 
 #[derive(Message)]
@@ -317,10 +328,10 @@ impl Actor for Agent {
 
 impl Handler<Orders> for Agent {
     type Result = ();
-    fn handle(&mut self, orders: Orders, ctx: &mut Context<Self>) {
-        let Orders { call, orders, complete_by, reply } = orders;
-        for order in orders {
-            let (step, reply) = (self.seen.service, Some(reply.clone()));
+    fn handle(&mut self, mut orders: Orders, ctx: &mut Context<Self>) {
+        let (call, complete_by) = (orders.call, orders.complete_by);
+        for order in std::mem::take(&mut orders.orders) {
+            let (step, reply) = (self.seen.service, Some(orders.reply.clone()));
             self.enqueue(Pending { order, call, attempts: 1, complete_by, step, reply });
         }
         self.pump(ctx);
@@ -359,15 +370,75 @@ impl Agents {
         &self.slots[step.index()]
     }
 
-    /// Hands orders to an agent; when it is just being replaced they come back as [`Answer::Lost`].
-    pub fn send(&self, step: StepName, orders: Orders) {
-        match self.slot(step).get() {
+    /// Hands orders to their agent; when it is just being replaced they come back as [`Answer::Lost`].
+    pub fn send(&self, orders: Orders) {
+        if let Some(agent) = self.slot(orders.step).get() {
             // Past the mailbox's bound: what is on its way to the agents is bounded by the readers' windows.
-            Some(agent) => agent.do_send(orders),
-            None => {
-                let answers = orders.orders.into_iter().map(|o| (o.id, Answer::Lost)).collect();
-                orders.reply.do_send(Answers { step, call: orders.call, answers });
-            }
+            agent.do_send(orders);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::domain::request::samples;
+
+    struct Idle;
+
+    #[async_trait::async_trait(?Send)]
+    impl Service for Idle {
+        fn step(&self) -> StepName {
+            StepName::Package
+        }
+        async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+            orders.iter().map(|_| Ok(Output::Nothing)).collect()
+        }
+        async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
+            orders.iter().map(|_| Ok(())).collect()
+        }
+    }
+
+    struct Asker(mpsc::UnboundedSender<Answers>);
+
+    impl Actor for Asker {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<Answers> for Asker {
+        type Result = ();
+        fn handle(&mut self, answers: Answers, _: &mut Context<Self>) {
+            let _ = self.0.send(answers);
+        }
+    }
+
+    #[actix::test]
+    async fn orders_for_a_dead_agent_come_back() {
+        let settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
+        let lifeline = Lifeline::unwatched();
+        let ender = lifeline.ender();
+        let agent = Agent::new(Arc::new(Idle), settings, Alerts::default(), lifeline).start();
+        let agents = Agents::default();
+        agents.slot(StepName::Package).set(agent.clone());
+        ender.cancel();
+        while agent.connected() {
+            tokio::task::yield_now().await;
+        }
+        let (answered, mut answers) = mpsc::unbounded_channel();
+        let id = DeliveryId::parse("a").unwrap();
+        let order = Order { id, request: Arc::new(samples::request()), route: None, reservation: None, trace: None };
+        agents.send(Orders {
+            step: StepName::Package,
+            call: Call::Execute,
+            orders: vec![order],
+            complete_by: now(),
+            reply: Asker(answered).start().recipient(),
+        });
+        let answer = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("an answer").unwrap();
+        assert_eq!(answer.answers[0].1, Answer::Lost);
     }
 }

@@ -174,13 +174,14 @@ impl Compensator {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let Some(record) = &job.record else { return };
         let orders = Orders {
+            step: job.step,
             call: Call::Cancel,
             orders: vec![order_of(&record.workflow)],
             complete_by: later(now(), self.parts.settings.try_for),
             reply: ctx.address().recipient(),
         };
         // model: CancelStep
-        self.parts.agents.send(job.step, orders);
+        self.parts.agents.send(orders);
     }
 
     fn answered(&mut self, id: &DeliveryId, step: StepName, answer: Answer, ctx: &mut Context<Self>) {

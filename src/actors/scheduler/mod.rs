@@ -243,7 +243,7 @@ impl Scheduler {
                 if let Some(complete_by) = orders.iter().map(|(_, by)| *by).max() {
                     let orders = orders.into_iter().map(|(order, _)| order).collect();
                     let reply = ctx.address().recipient();
-                    self.parts.agents.send(step, Orders { call, orders, complete_by, reply });
+                    self.parts.agents.send(Orders { step, call, orders, complete_by, reply });
                 }
             }
         }
