@@ -116,7 +116,8 @@ impl Line {
         let mut order = self.order.lock().await;
         let mut next = match order.next {
             Some(next) => next,
-            None => self.last_number().await?.map_or(0, |last| last + 1),
+            // What was consumed since the start is gone from the set, but its numbers are passed by.
+            None => self.last_number().await?.max(order.seen).map_or(0, |last| last + 1),
         };
         let mut txn = Txn::new();
         for body in bodies {

@@ -20,6 +20,7 @@ macro_rules! queues_suite {
                 publishing_nothing_is_fine,
                 a_settled_message_is_gone,
                 a_settled_message_stays_gone_after_a_restart,
+                a_queue_emptied_after_a_restart_is_used_again,
                 what_a_dropped_consumer_had_comes_back,
                 what_was_unsettled_comes_back_after_a_restart,
                 again_brings_a_message_back_and_counts,
@@ -131,6 +132,18 @@ pub async fn a_settled_message_stays_gone_after_a_restart(fixture: Fixture<'_>) 
     publish(&*queues, &["new"]).await;
     assert_eq!(next(&mut consumer).await.body, "new");
     assert!(stays_pending(consumer.messages.next()).await);
+}
+
+pub async fn a_queue_emptied_after_a_restart_is_used_again(fixture: Fixture<'_>) {
+    publish(&*fixture.queues(), &["before"]).await;
+    fixture.reopen().await;
+    let queues = fixture.queues();
+    let mut consumer = consume(&*queues, 10).await;
+    let message = next(&mut consumer).await;
+    settle(&consumer, &message, Settle::Done).await;
+    depth_becomes(&*queues, QUEUE, 0).await;
+    publish(&*queues, &["after"]).await;
+    assert_eq!(next(&mut consumer).await.body, "after");
 }
 
 pub async fn what_a_dropped_consumer_had_comes_back(fixture: Fixture<'_>) {
