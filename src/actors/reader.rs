@@ -178,6 +178,8 @@ impl Reader {
             Source::Open(mut source) => {
                 let read = async move { (source.next().await, source) };
                 ctx.spawn(read.into_actor(self).map(|(entries, source), me, ctx| match entries {
+                    // It was told that nothing is in flight any more: these are left to the next reader.
+                    Ok(_) if me.stopped => {}
                     Ok(entries) => {
                         me.source = Source::Open(source);
                         me.failures = 0;
