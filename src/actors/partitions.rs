@@ -91,25 +91,35 @@ impl Partitions {
             return;
         }
         self.busy = true;
-        let leases: Vec<Lease> = self.held.values().filter(|h| !h.leaving).map(|h| h.lease).collect();
-        let checkpoints = self.parts.checkpoints.clone();
+        // Those that are being given up too: they are kept until what is in flight is finished.
+        let leases: Vec<Lease> = self.held.values().map(|h| h.lease).collect();
+        let (checkpoints, wanted) = (self.parts.checkpoints.clone(), wanted(&self.parts.settings));
+        let assignment = self.parts.settings.partitions.assignment;
         let renew = async move {
             let lost = checkpoints.renew(&leases).await?;
             let members = checkpoints.heartbeat().await?;
-            Ok((leases, lost, members))
+            let owners = checkpoints.owners(&wanted).await?;
+            let fair = match assignment {
+                Assignment::Dynamic => fair_part(wanted.len(), members, owners.into_iter().filter_map(|o| o.owner)),
+                Assignment::Static => wanted.len(),
+            };
+            Ok((leases, lost, wanted, fair))
         };
         let renew = tokio::time::timeout(self.lease_time(), renew);
         ctx.spawn(renew.into_actor(self).map(|renewed, me, ctx| {
             me.busy = false;
             match renewed {
-                Ok(Ok((leases, lost, members))) => me.renewed(&leases, &lost, members, ctx),
+                Ok(Ok((leases, lost, wanted, fair))) => {
+                    me.renewed(&leases, &lost);
+                    me.balance(wanted, fair, ctx);
+                }
                 Ok(Err(crate::store::StoreError { reason, .. })) => me.not_renewed(&reason),
                 Err(_) => me.not_renewed("no answer in time"),
             }
         }));
     }
 
-    fn renewed(&mut self, leases: &[Lease], lost: &[Lease], members: usize, ctx: &mut Context<Self>) {
+    fn renewed(&mut self, leases: &[Lease], lost: &[Lease]) {
         let at = Instant::now();
         for lease in leases.iter().filter(|l| !lost.contains(l)) {
             if let Some(held) = self.held.get_mut(&lease.share).filter(|h| h.lease == *lease) {
@@ -117,10 +127,12 @@ impl Partitions {
             }
         }
         for lease in lost {
-            tracing::warn!(share = %lease.share, epoch = lease.epoch, "partition lost to another owner");
-            self.end(lease.share);
+            // One that is being given up may just have been released.
+            if self.held.get(&lease.share).is_some_and(|h| !h.leaving) {
+                tracing::warn!(share = %lease.share, epoch = lease.epoch, "partition lost to another owner");
+                self.end(lease.share);
+            }
         }
-        self.balance(members, ctx);
     }
 
     fn not_renewed(&mut self, reason: &str) {
@@ -132,12 +144,7 @@ impl Partitions {
         }
     }
 
-    fn balance(&mut self, members: usize, ctx: &mut Context<Self>) {
-        let wanted = wanted(&self.parts.settings);
-        let fair = match self.parts.settings.partitions.assignment {
-            Assignment::Dynamic => wanted.len().div_ceil(members.max(1)),
-            Assignment::Static => wanted.len(),
-        };
+    fn balance(&mut self, wanted: Vec<Share>, fair: usize, ctx: &mut Context<Self>) {
         let staying = self.held.values().filter(|h| !h.leaving).count();
         if staying > fair {
             let surplus: Vec<Share> =
@@ -210,6 +217,20 @@ impl Partitions {
         let finish = finish(held.running.clone(), held.lease, self.parts.checkpoints.clone());
         ctx.spawn(finish.into_actor(self).map(move |(), me, _| me.end(share)));
     }
+}
+
+/// How many shares an instance may hold: as many as the others, or one more when they do not come out even, but not
+/// while another has less than its part.
+fn fair_part(shares: usize, members: usize, owners: impl Iterator<Item = String>) -> usize {
+    let members = members.max(1);
+    let mut held = HashMap::<String, usize>::new();
+    for owner in owners {
+        *held.entry(owner).or_default() += 1;
+    }
+    let least = shares / members;
+    let provided = held.values().filter(|count| **count >= least).count();
+    let all_held = held.values().sum::<usize>() == shares;
+    if least > 0 && all_held && provided < members { least } else { shares.div_ceil(members) }
 }
 
 /// The shares this instance may read.
@@ -330,5 +351,26 @@ impl Handler<Held> for Partitions {
     type Result = MessageResult<Held>;
     fn handle(&mut self, _: Held, _: &mut Context<Self>) -> Self::Result {
         MessageResult(self.held.iter().map(|(share, held)| (*share, held.running.clone())).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fair(shares: usize, members: usize, held: &[(&str, usize)]) -> usize {
+        let owners = held.iter().flat_map(|(owner, count)| std::iter::repeat_n((*owner).to_owned(), *count));
+        fair_part(shares, members, owners)
+    }
+
+    #[test]
+    fn nobody_keeps_more_while_another_has_less_than_its_part() {
+        assert_eq!(fair(4, 1, &[]), 4);
+        assert_eq!(fair(4, 2, &[("a", 4)]), 2);
+        assert_eq!(fair(4, 3, &[("a", 2), ("b", 2)]), 1, "the third has none");
+        assert_eq!(fair(4, 3, &[("a", 2), ("b", 1)]), 2, "there is a free one");
+        assert_eq!(fair(4, 3, &[("a", 2), ("b", 1), ("c", 1)]), 2);
+        assert_eq!(fair(10, 4, &[("a", 3), ("b", 3), ("c", 3), ("d", 1)]), 2, "one has too few");
+        assert_eq!(fair(2, 5, &[("a", 1), ("b", 1)]), 1, "there is not enough for all");
     }
 }
