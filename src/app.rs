@@ -100,9 +100,9 @@ impl App {
         let alerts = Alerts::default();
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let starting = Starting {
-            settings: Arc::new(settings),
             engine: engine.clone(),
-            supervisor: Supervisor::new(alerts.clone()).start(),
+            supervisor: Supervisor::new(alerts.clone(), settings.panics.clone()).start(),
+            settings: Arc::new(settings),
             alerts,
             arbiters: (0..cores.max(2)).map(|_| Arbiter::new().handle()).collect(),
         };

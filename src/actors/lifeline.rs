@@ -4,11 +4,14 @@
 //! Several actors may hold clones of one lifeline: then they live and die together (a reader, its scheduler and its
 //! checkpointer), and the Supervisor hears of it when the last of them is gone.
 
+use std::any::type_name;
 use std::sync::Arc;
 
 use actix::prelude::*;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+use crate::config::Panics;
 
 /// Where ends are told: the child's name and which start of it ended.
 pub type Ends = mpsc::UnboundedSender<(String, u64)>;
@@ -23,6 +26,7 @@ struct Group {
     name: String,
     start: u64,
     ends: Option<Ends>,
+    panics: Panics,
 }
 
 impl Drop for Group {
@@ -36,14 +40,14 @@ impl Drop for Group {
 
 impl Lifeline {
     #[must_use]
-    pub fn new(name: String, start: u64, ends: Ends) -> Self {
-        Self { ended: CancellationToken::new(), group: Arc::new(Group { name, start, ends: Some(ends) }) }
+    pub fn new(name: String, start: u64, ends: Ends, panics: Panics) -> Self {
+        Self { ended: CancellationToken::new(), group: Arc::new(Group { name, start, ends: Some(ends), panics }) }
     }
 
     /// For an actor that nobody watches, in tests.
     #[must_use]
     pub fn unwatched() -> Self {
-        let group = Group { name: String::new(), start: 0, ends: None };
+        let group = Group { name: String::new(), start: 0, ends: None, panics: Panics::default() };
         Self { ended: CancellationToken::new(), group: Arc::new(group) }
     }
 
@@ -64,6 +68,18 @@ impl Lifeline {
         let ended = self.ended.clone();
         let end = actix::fut::wrap_future::<_, A>(async move { ended.cancelled().await });
         ctx.spawn(end.map(|(), _, ctx| ctx.terminate()));
+        self.panic_on_purpose(ctx);
+    }
+
+    /// Has the actor panic after a while, if the settings ask for it.
+    #[allow(clippy::panic, reason = "it is what was asked for")]
+    fn panic_on_purpose<A: Actor<Context = Context<A>>>(&self, ctx: &mut Context<A>) {
+        let Panics { actors, after, starts } = &self.group.panics;
+        let kind = type_name::<A>().rsplit("::").next().unwrap_or_default();
+        if self.group.start <= *starts && actors.iter().any(|actor| actor == kind) {
+            let after = after.mul_f64(rand::random_range(0.5..1.5));
+            ctx.run_later(after, move |_, _| panic!("a panic on purpose in a {kind}"));
+        }
     }
 }
 

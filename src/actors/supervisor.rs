@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::backoff::Backoff;
 use super::lifeline::{Ends, Lifeline};
 use crate::alerts::{AlertKind, Alerts};
+use crate::config::Panics;
 
 /// An actor, or a few that live and die together, that can be started any number of times.
 pub struct Child {
@@ -64,20 +65,21 @@ pub struct Supervisor {
     ends: Ends,
     heard: Option<mpsc::UnboundedReceiver<(String, u64)>>,
     alerts: Alerts,
+    panics: Panics,
 }
 
 impl Supervisor {
     #[must_use]
-    pub fn new(alerts: Alerts) -> Self {
+    pub fn new(alerts: Alerts, panics: Panics) -> Self {
         let (ends, heard) = mpsc::unbounded_channel();
-        Self { children: HashMap::new(), ends, heard: Some(heard), alerts }
+        Self { children: HashMap::new(), ends, heard: Some(heard), alerts, panics }
     }
 
     fn start_child(&mut self, name: &str) {
         if let Some(watched) = self.children.get_mut(name) {
             watched.starts += 1;
             watched.started = Instant::now();
-            let lifeline = Lifeline::new(name.to_owned(), watched.starts, self.ends.clone());
+            let lifeline = Lifeline::new(name.to_owned(), watched.starts, self.ends.clone(), self.panics.clone());
             watched.ender = lifeline.ender();
             (watched.child.start)(lifeline);
         }

@@ -45,6 +45,7 @@ pub struct Settings {
     pub status: StatusFeed,
     pub demo: Demo,
     pub faults: PerStep<Faulty>,
+    pub panics: Panics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -298,6 +299,16 @@ pub struct Faulty {
     pub error_rate: f64,
     pub lost_reply_rate: f64,
     pub panic_rate: f64,
+}
+
+/// Which actors die on purpose.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Panics {
+    /// Kinds of actors, by the names of their types.
+    pub actors: Vec<String>,
+    #[serde(rename = "after_ms", with = "millis")]
+    pub after: Duration,
+    pub starts: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use drone_delivery::actors::slot::Slot;
 use drone_delivery::actors::status_hub::{Observe, Observed, StatusFeed, StatusHub};
 use drone_delivery::actors::supervisor::{Child, Restarts, Retire, Supervisor, Watch};
 use drone_delivery::alerts::Alerts;
-use drone_delivery::config;
+use drone_delivery::config::{self, Panics};
 use drone_delivery::domain::DeliveryId;
 use drone_delivery::domain::status::{EventType, StatusEvent};
 use drone_delivery::domain::time::now;
@@ -79,7 +79,7 @@ impl Rig {
         let flaky =
             |reader| -> Arc<dyn Streams> { Arc::new(Flaky { inner: streams.clone(), reader, faults: faults.clone() }) };
         let hub = Slot::<StatusHub>::default();
-        let supervisor = Supervisor::new(Alerts::default()).start();
+        let supervisor = Supervisor::new(Alerts::default(), Panics::default()).start();
         let (slot, source, buffer) = (hub.clone(), flaky(Reader::Hub), settings.buffer);
         supervisor.do_send(Watch(Child::new("status-hub", move |lifeline| {
             slot.set(StatusHub::new(source.clone(), buffer, lifeline).start());
