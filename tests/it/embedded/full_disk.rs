@@ -1,58 +1,12 @@
 //! A full disk: what does not fit is refused, what was confirmed stays, and writing comes back with the room.
 
-use std::path::Path;
-use std::process::Command;
-
 use bytes::Bytes;
 use drone_delivery::store::{Outcome, State, Txn};
 use drone_delivery::stream::{AppendError, Streams};
 
 use super::{P0, all, open};
 use crate::conformance::{append, soon, until};
-
-/// A file system of a few megabytes that is gone when this is dropped.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(megabytes: u32) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let size = format!("size={megabytes}m");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path()).status();
-        assert!(
-            mounted.is_ok_and(|status| status.success()),
-            "this test needs a small tmpfs: run it as root, or with the capability to mount (in a container, \
-             --cap-add SYS_ADMIN)"
-        );
-        Self(dir)
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    /// Takes all the room there is until the file is removed.
-    fn fill(&self) -> Ballast {
-        let path = self.path().join("ballast");
-        let mut file = std::fs::File::create(&path).expect("create");
-        let block = [0; 1024];
-        while std::io::Write::write_all(&mut file, &block).is_ok() {}
-        Ballast(path)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
-    }
-}
-
-struct Ballast(std::path::PathBuf);
-
-impl Drop for Ballast {
-    fn drop(&mut self) {
-        std::fs::remove_file(&self.0).expect("remove");
-    }
-}
+use crate::support::disk::SmallDisk;
 
 #[tokio::test]
 async fn the_log_refuses_what_does_not_fit_and_goes_on_when_there_is_room() {

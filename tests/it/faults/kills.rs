@@ -9,10 +9,10 @@ use super::program::{FAULTY_SERVICES, Program};
 use super::{rounds, turn};
 use crate::support::servers::{fresh_prefix, shared_rabbitmq, shared_redis};
 
-async fn kill_again_and_again(name: &str, mut program: Program, kills: u32) {
+async fn kill_again_and_again(name: &str, mut program: Program, style: Style, kills: u32) {
     program.start().await;
     program.furnish().await;
-    let load = Load::start(&[program.port], Style::default());
+    let load = Load::start(&[program.port], style);
     load.wait_for_more(100).await;
     for kill in 0..kills {
         tokio::time::sleep(Duration::from_millis(rand::random_range(20..500))).await;
@@ -32,12 +32,29 @@ async fn kill_again_and_again(name: &str, mut program: Program, kills: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded() {
     let _turn = turn().await;
-    kill_again_and_again("kills, embedded", Program::embedded(FAULTY_SERVICES), rounds(25)).await;
+    kill_again_and_again("kills, embedded", Program::embedded(FAULTY_SERVICES), Style::default(), rounds(35)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster() {
     let _turn = turn().await;
     let program = Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), FAULTY_SERVICES);
-    kill_again_and_again("kills, cluster", program, rounds(25)).await;
+    kill_again_and_again("kills, cluster", program, Style::default(), rounds(25)).await;
+}
+
+/// Everything is cancelled, so that the kills fall between the steps of the undoing and their records.
+const UNDOING: Style = Style { cancel_every: 1, clients: 6, pause: Duration::from_millis(10), most: 6_000 };
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_while_undoing() {
+    let _turn = turn().await;
+    kill_again_and_again("kills while undoing, embedded", Program::embedded(FAULTY_SERVICES), UNDOING, rounds(25))
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_while_undoing() {
+    let _turn = turn().await;
+    let program = Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), FAULTY_SERVICES);
+    kill_again_and_again("kills while undoing, cluster", program, UNDOING, rounds(15)).await;
 }

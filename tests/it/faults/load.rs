@@ -2,7 +2,7 @@
 //! (`429`, `503`) or unknown (no answer). What has an id or a key of the client's own is asked again until it is known.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -77,6 +77,9 @@ struct Shared {
     style: Style,
     next: AtomicU64,
     over: AtomicBool,
+    held: AtomicBool,
+    /// Clients in the middle of a call.
+    busy: AtomicUsize,
     book: Mutex<Book>,
 }
 
@@ -88,6 +91,8 @@ impl Load {
             style,
             next: AtomicU64::new(0),
             over: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            busy: AtomicUsize::new(0),
             book: Mutex::default(),
         });
         let mut clients = JoinSet::new();
@@ -111,6 +116,20 @@ impl Load {
         }
     }
 
+    /// Stops sending, until it is let go on; comes back when every call is answered.
+    pub async fn hold(&self) {
+        self.shared.held.store(true, Ordering::SeqCst);
+        let deadline = Instant::now() + PATIENCE;
+        while self.shared.busy.load(Ordering::SeqCst) > 0 {
+            assert!(Instant::now() < deadline, "calls without an answer");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub fn go_on(&self) {
+        self.shared.held.store(false, Ordering::SeqCst);
+    }
+
     /// Ends the load, asks again what is not known, and hands the book over.
     pub async fn finish(mut self) -> Book {
         self.shared.over.store(true, Ordering::Relaxed);
@@ -132,12 +151,16 @@ impl Load {
 
 async fn run(shared: Arc<Shared>, mut client: Client) {
     while !shared.over.load(Ordering::Relaxed) {
-        if shared.book.lock().unwrap().accepted.len() < shared.style.most {
+        shared.busy.fetch_add(1, Ordering::SeqCst);
+        let room = shared.book.lock().unwrap().accepted.len() < shared.style.most;
+        let mut taken = true;
+        if room && !shared.held.load(Ordering::SeqCst) {
             let attempt = Attempt::new(shared.next.fetch_add(1, Ordering::Relaxed));
-            let taken = shared.send(attempt, &mut client).await;
-            if !taken {
-                tokio::time::sleep(AFTER_REFUSAL).await;
-            }
+            taken = shared.send(attempt, &mut client).await;
+        }
+        shared.busy.fetch_sub(1, Ordering::SeqCst);
+        if !taken {
+            tokio::time::sleep(AFTER_REFUSAL).await;
         }
         tokio::time::sleep(shared.style.pause).await;
     }

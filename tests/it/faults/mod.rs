@@ -4,11 +4,18 @@
 //!
 //! The runs are short; `FAULT_ROUNDS=10` makes them ten times as long.
 
+mod cancels;
 mod checker;
+mod drain;
+mod hostile;
 mod kills;
 mod load;
 mod outages;
+mod owners;
+mod panics;
+mod poison;
 mod program;
+mod storage;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

@@ -1,8 +1,6 @@
 //! One process of the program, which can be killed and started again on the same data. Its log is shown when its test
 //! fails.
 
-#![allow(dead_code, reason = "each run uses a part of it")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,12 +13,17 @@ use crate::support::http::Client;
 use crate::support::process::{PATIENCE, Process, free_port};
 use crate::support::servers::{RabbitMq, Redis};
 
+/// As in the settings below.
+pub const PARTITIONS: u32 = 4;
+
 /// Quicker than the defaults in everything that makes a run wait.
 const SETTINGS: &str = "
 [demo]
 enabled = false
 [http]
 workers = 2
+body_timeout_ms = 3000
+head_timeout_ms = 3000
 [partitions]
 count = 4
 lease_ms = 1500
@@ -55,7 +58,9 @@ pub struct Program {
     pub port: u16,
     process: Option<Process>,
     engine: &'static str,
-    data: PathBuf,
+    /// The part of the configuration that names the servers.
+    servers: String,
+    pub data: PathBuf,
     dir: TempDir,
 }
 
@@ -64,12 +69,12 @@ impl Program {
     pub fn embedded(more: &str) -> Self {
         let dir = TempDir::new().unwrap();
         let data = dir.path().join("data");
-        Self::new("embedded", dir, data, more)
+        Self::new("embedded", dir, data, String::new(), more)
     }
 
     /// With its data in a folder of the test's.
     pub fn embedded_in(data: &Path, more: &str) -> Self {
-        Self::new("embedded", TempDir::new().unwrap(), data.to_owned(), more)
+        Self::new("embedded", TempDir::new().unwrap(), data.to_owned(), String::new(), more)
     }
 
     pub fn cluster(rabbitmq: &RabbitMq, redis: &Redis, prefix: &str, more: &str) -> Self {
@@ -79,12 +84,19 @@ impl Program {
         let servers = format!(
             "prefix = \"{prefix}\"\n[rabbitmq]\nurl = \"{broker}\"\n[redis]\nurl = \"{state}\"\ntimeout_ms = 1000\n"
         );
-        Self::new("cluster", dir, data, &format!("{servers}{more}"))
+        Self::new("cluster", dir, data, servers, more)
     }
 
-    fn new(engine: &'static str, dir: TempDir, data: PathBuf, more: &str) -> Self {
-        fs::write(dir.path().join("settings.toml"), format!("{more}{SETTINGS}")).unwrap();
-        Self { port: free_port(), process: None, engine, data, dir }
+    fn new(engine: &'static str, dir: TempDir, data: PathBuf, servers: String, more: &str) -> Self {
+        let program = Self { port: free_port(), process: None, engine, servers, data, dir };
+        program.configure(more);
+        program
+    }
+
+    /// Other sections in the configuration, for the next start.
+    pub fn configure(&self, more: &str) {
+        let settings = format!("{}{more}{SETTINGS}", self.servers);
+        fs::write(self.dir.path().join("settings.toml"), settings).unwrap();
     }
 
     /// Starts the process and does not wait for it.
