@@ -1,6 +1,7 @@
 //! The integration tests: one binary, on real RabbitMQ and Redis servers that it starts itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+mod app;
 mod bench;
 mod cluster;
 mod conformance;

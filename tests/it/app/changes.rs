@@ -48,7 +48,8 @@ async fn plans_change(program: &mut Program) {
     assert_eq!(kept["request"]["deadline"], "2030-12-02T12:00:00Z");
     assert_eq!(look(&mut client, "/api/dronedeliveries/c-1").await, booked);
 
-    for bad in [json!({}), json!({"deadline": "soon"}), json!({"weight": 1}), json!({"deadline": "2020-01-01T00:00:00Z"})]
+    for bad in
+        [json!({}), json!({"deadline": "soon"}), json!({"weight": 1}), json!({"deadline": "2020-01-01T00:00:00Z"})]
     {
         assert_eq!(patch(&mut client, "c-1", &bad).await, 422, "{bad}");
     }
@@ -80,10 +81,10 @@ async fn plans_change(program: &mut Program) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded() {
-    plans_change(&mut Program::embedded_with_demo(DEMO)).await;
+    plans_change(&mut Program::embedded(DEMO)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster() {
-    plans_change(&mut Program::cluster_with_demo(shared_rabbitmq(), shared_redis(), &fresh_prefix(), DEMO)).await;
+    plans_change(&mut Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), DEMO)).await;
 }

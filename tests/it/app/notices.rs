@@ -23,7 +23,8 @@ async fn webhook_server() -> (u16, Letters) {
             let mut stream = BufReader::new(stream);
             let mut head = String::new();
             while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await.unwrap() > 0 {}
-            let length = head.lines().find_map(|l| l.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let length =
+                head.lines().find_map(|l| l.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
             let mut body = vec![0; length.unwrap_or(0)];
             stream.read_exact(&mut body).await.unwrap();
             calls += 1;
@@ -54,21 +55,22 @@ async fn mail_server() -> (u16, Letters) {
                 while stream.read_line(&mut line).await.is_ok_and(|read| read > 0) {
                     let command = line.trim_end().to_owned();
                     line.clear();
-                    let answer = match command.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase().as_str() {
-                        "DATA" => {
-                            stream.get_mut().write_all(b"354 go on\r\n").await.unwrap();
-                            let mut text = String::new();
-                            while !text.ends_with("\r\n.\r\n") && stream.read_line(&mut text).await.unwrap() > 0 {}
-                            letters.lock().unwrap().push((to.clone(), text));
-                            "250 taken\r\n"
-                        }
-                        "RCPT" => {
-                            to = command;
-                            "250 ok\r\n"
-                        }
-                        "QUIT" => "221 bye\r\n",
-                        _ => "250 ok\r\n",
-                    };
+                    let answer =
+                        match command.split([' ', ':']).next().unwrap_or_default().to_ascii_uppercase().as_str() {
+                            "DATA" => {
+                                stream.get_mut().write_all(b"354 go on\r\n").await.unwrap();
+                                let mut text = String::new();
+                                while !text.ends_with("\r\n.\r\n") && stream.read_line(&mut text).await.unwrap() > 0 {}
+                                letters.lock().unwrap().push((to.clone(), text));
+                                "250 taken\r\n"
+                            }
+                            "RCPT" => {
+                                to = command;
+                                "250 ok\r\n"
+                            }
+                            "QUIT" => "221 bye\r\n",
+                            _ => "250 ok\r\n",
+                        };
                     if stream.get_mut().write_all(answer.as_bytes()).await.is_err() {
                         return;
                     }
@@ -96,7 +98,7 @@ async fn by_webhook_and_by_mail() {
     let settings = format!(
         "{DEMO}[notifications]\nwebhook_secret = \"s3cret\"\nsmtp_url = \"smtp://127.0.0.1:{smtp}\"\nbackoff_ms = 20\n"
     );
-    let mut program = Program::embedded_with_demo(&settings);
+    let mut program = Program::embedded(&settings);
     program.start().await;
     let mut client = program.client();
     let account = json!({

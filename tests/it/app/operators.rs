@@ -14,7 +14,7 @@ async fn post(client: &mut Client, path: &str, body: &Value) -> (u16, Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_service_holds_its_orders_and_goes_on() {
-    let mut program = Program::embedded_with_demo(super::DEMO);
+    let mut program = Program::embedded(super::DEMO);
     program.start().await;
     let mut client = program.client();
     assert_eq!(post(&mut client, "/api/operations/agents/drone/pause", &json!({})).await.0, 200);
@@ -57,7 +57,7 @@ async fn what_cannot_be_undone_is_stuck_until_an_operator_acts() {
         super::DEMO,
         free_port()
     );
-    let mut program = Program::embedded_with_demo(&gone);
+    let mut program = Program::embedded(&gone);
     program.start().await;
     let mut client = program.client();
     for id in ["s-1", "s-2", "s-3"] {
@@ -79,7 +79,7 @@ async fn what_cannot_be_undone_is_stuck_until_an_operator_acts() {
     assert_eq!(post(&mut client, "/api/operations/workflows/s-9/redrive", &json!({})).await.0, 404);
 
     // With the service back, all that is stuck is redriven by one call, which says how many it was.
-    program.configure_with_demo(super::DEMO);
+    program.configure(super::DEMO);
     program.start().await;
     let mut client = program.client();
     let (status, many) = post(&mut client, "/api/operations/workflows/redrive", &json!({"ownerId": "contoso"})).await;
@@ -92,7 +92,7 @@ async fn what_cannot_be_undone_is_stuck_until_an_operator_acts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_queries_are_named() {
-    let mut program = Program::embedded_with_demo(super::DEMO);
+    let mut program = Program::embedded(super::DEMO);
     program.start().await;
     let mut client = program.client();
     for path in [

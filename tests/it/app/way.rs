@@ -73,7 +73,7 @@ async fn from_accepted_to_completed(port: u16, other: u16) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded() {
-    let mut program = Program::embedded_with_demo(DEMO);
+    let mut program = Program::embedded(DEMO);
     program.start().await;
     from_accepted_to_completed(program.port, program.port).await;
 }
@@ -82,8 +82,8 @@ async fn embedded() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_of_two() {
     let prefix = fresh_prefix();
-    let mut first = Program::cluster_with_demo(shared_rabbitmq(), shared_redis(), &prefix, DEMO);
-    let mut second = Program::cluster_with_demo(shared_rabbitmq(), shared_redis(), &prefix, DEMO);
+    let mut first = Program::cluster(shared_rabbitmq(), shared_redis(), &prefix, DEMO);
+    let mut second = Program::cluster(shared_rabbitmq(), shared_redis(), &prefix, DEMO);
     first.start().await;
     second.start().await;
     from_accepted_to_completed(first.port, second.port).await;
@@ -146,12 +146,12 @@ async fn fails_as_it_should(program: &mut Program) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_embedded() {
-    fails_as_it_should(&mut Program::embedded_with_demo(DEMO)).await;
+    fails_as_it_should(&mut Program::embedded(DEMO)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_cluster() {
-    let mut program = Program::cluster_with_demo(shared_rabbitmq(), shared_redis(), &fresh_prefix(), DEMO);
+    let mut program = Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), DEMO);
     fails_as_it_should(&mut program).await;
 }
 
@@ -179,16 +179,16 @@ async fn mode(program: &mut Program) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mode_batch() {
-    mode(&mut Program::embedded_with_demo(&format!("{DEMO}[scheduler]\nmode = \"batch\"\n"))).await;
+    mode(&mut Program::embedded(&format!("{DEMO}[scheduler]\nmode = \"batch\"\n"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mode_queue_embedded() {
-    mode(&mut Program::embedded_with_demo(&format!("{DEMO}[scheduler]\nmode = \"queue\"\n"))).await;
+    mode(&mut Program::embedded(&format!("{DEMO}[scheduler]\nmode = \"queue\"\n"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mode_queue_cluster() {
     let more = format!("{DEMO}[scheduler]\nmode = \"queue\"\n");
-    mode(&mut Program::cluster_with_demo(shared_rabbitmq(), shared_redis(), &fresh_prefix(), &more)).await;
+    mode(&mut Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), &more)).await;
 }

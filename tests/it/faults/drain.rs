@@ -43,6 +43,8 @@ async fn nothing_is_repeated(program: &Program) {
         partitions: PARTITIONS,
         segment_bytes: 67_108_864,
         retention_bytes: 1_073_741_824,
+        max_age: None,
+        dead_letters: Duration::from_secs(3_600),
     };
     let engine = embedded::open(&settings).unwrap();
     let checkpoints = Checkpoints::new(engine.state.clone(), "test", Duration::from_secs(1));

@@ -14,7 +14,7 @@ mod outages;
 mod owners;
 mod panics;
 mod poison;
-mod program;
+pub mod program;
 mod storage;
 
 use tokio::sync::{Semaphore, SemaphorePermit};

@@ -52,6 +52,8 @@ async fn embedded_engine() {
         partitions: PARTITIONS,
         segment_bytes: 67_108_864,
         retention_bytes: 1_073_741_824,
+        max_age: None,
+        dead_letters: Duration::from_secs(3_600),
     };
     let engine = embedded::open(&settings).unwrap();
     put_in(&*engine.queues).await;

@@ -18,8 +18,6 @@ pub const PARTITIONS: u32 = 4;
 
 /// Quicker than the defaults in everything that makes a run wait.
 const SETTINGS: &str = "
-[demo]
-enabled = false
 [http]
 workers = 2
 body_timeout_ms = 3000
@@ -111,6 +109,10 @@ impl Program {
             .arg("--data-dir")
             .arg(&self.data)
             .env("NO_COLOR", "1");
+        let settings = fs::read_to_string(self.dir.path().join("settings.toml")).unwrap();
+        if !settings.contains("[demo]") {
+            command.env("DRONE__DEMO__ENABLED", "false");
+        }
         self.process = Some(Process::start(command, self.dir.path(), "program"));
     }
 
