@@ -5,7 +5,7 @@ use tracing_subscriber::EnvFilter;
 use crate::config::LogFormat;
 
 /// The clients of the broker and of Redis tell of every reconnect; that is logged here, once, where it is handled.
-const DEFAULT_FILTER: &str = "info,lapin=error,redis=error";
+const DEFAULT_FILTER: &str = "info,lapin=off,redis=error";
 
 /// Begins to log to stderr. A second call does nothing, so that tests may call it too.
 pub fn start(format: LogFormat) {

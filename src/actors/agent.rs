@@ -285,6 +285,10 @@ impl Agent {
 
     /// What waits past its complete-by behind an open breaker or a slow service is given up.
     fn sweep(&mut self, ctx: &mut Context<Self>) {
+        if self.seen.paused {
+            // An operator holds them back; they are not late by their own fault.
+            return;
+        }
         let at = now();
         let mut late = Vec::new();
         for queue in &mut self.queues {

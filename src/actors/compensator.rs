@@ -63,6 +63,8 @@ struct Job {
     step: StepName,
     tries: u32,
     tags: Vec<u64>,
+    /// Whether somebody had its message before.
+    redelivered: bool,
     told: StatusLines,
 }
 
@@ -160,6 +162,15 @@ impl Compensator {
     fn begin(&mut self, id: &DeliveryId, record: Option<Stored>, ctx: &mut Context<Self>) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let undoing = |r: &Stored| matches!(r.workflow.status, Status::Compensating | Status::Cancelling);
+        if job.redelivered
+            && let Some(notice) = record.as_ref().and_then(|r| Notice::of(&r.workflow))
+        {
+            // Whoever had the message before may have died between saving the end and telling the owner of it.
+            let (id, queues) = (id.clone(), self.parts.queues.clone());
+            let tell = async move { super::notice::publish(&*queues, vec![notice]).await };
+            ctx.spawn(tell.into_actor(self).map(move |(), me, ctx| me.settle(&id, ctx)));
+            return;
+        }
         job.record = record.filter(undoing);
         if job.record.is_some() {
             job.step = StepName::Delivery;
@@ -373,7 +384,7 @@ impl Handler<Arrived> for Compensator {
     type Result = ();
     fn handle(&mut self, Arrived(messages): Arrived, ctx: &mut Context<Self>) {
         // model: Receive
-        for Delivery { tag, body, .. } in messages {
+        for Delivery { tag, body, redelivered } in messages {
             let Some(id) = parse(&body) else {
                 // Put back until the queue's limit sends it to the dead letters.
                 self.give_back(tag, ctx);
@@ -384,12 +395,15 @@ impl Handler<Arrived> for Compensator {
                 step: StepName::Delivery,
                 tries: 0,
                 tags: Vec::new(),
+                redelivered: false,
                 told: StatusLines::default(),
             };
             if !self.jobs.contains_key(&id) {
                 self.arrivals.push(id.clone());
             }
-            self.jobs.entry(id).or_insert_with(fresh).tags.push(tag);
+            let job = self.jobs.entry(id).or_insert_with(fresh);
+            job.redelivered |= redelivered > 0;
+            job.tags.push(tag);
         }
         self.load(ctx);
     }

@@ -110,6 +110,17 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// Finds out where "now" is, so that everything from the moment the peer is answered will be told. When the engine
+    /// is away that is found out later.
+    pub async fn take_place(&mut self) {
+        if self.next.is_none() {
+            let joined = tokio::time::timeout(ENGINE_PATIENCE, self.join()).await;
+            if let Ok(Err(error)) = joined {
+                self.pause(&error).await;
+            }
+        }
+    }
+
     /// The next message; waits for it, over every failure of hub and engine. After [`Told::Lagged`] there is none.
     /// To be awaited to its end.
     pub async fn next(&mut self) -> Told {

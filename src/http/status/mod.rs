@@ -37,14 +37,16 @@ async fn watch(
         let status = error.as_response_error().status_code();
         Problem::new(Kind::from(status), error.to_string())
     })?;
-    let subscription = feed.subscribe(wish.filter, wish.since).map_err(Problem::from)?;
+    let mut subscription = feed.subscribe(wish.filter, wish.since).map_err(Problem::from)?;
+    subscription.take_place().await;
     actix_web::rt::spawn(websocket::serve(StatusFeed::clone(&feed), subscription, session, messages));
     Ok(response)
 }
 
 async fn follow(request: HttpRequest, feed: web::Data<StatusFeed>) -> Result<HttpResponse, Problem> {
     let wish = Wish::read(request.query_string(), request.headers().get(LAST_EVENT_ID))?;
-    let subscription = feed.subscribe(wish.filter, wish.since)?;
+    let mut subscription = feed.subscribe(wish.filter, wish.since)?;
+    subscription.take_place().await;
     Ok(events::respond(StatusFeed::clone(&feed), subscription))
 }
 
