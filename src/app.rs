@@ -206,8 +206,11 @@ impl Starting {
             }
         };
         let (streams, handle) = (self.engine.streams.clone(), WriterHandle::default());
+        let writer = handle.clone();
         let turn = if let Stream::Requests(partition) = stream { partition as usize } else { 0 };
-        self.watch(name, turn, &handle.slot, move |lifeline| Writer::new(stream, streams.clone(), limits, lifeline));
+        self.watch(name, turn, &handle.slot, move |lifeline| {
+            Writer::new(stream, streams.clone(), limits, &writer, lifeline)
+        });
         handle
     }
 

@@ -1,11 +1,13 @@
 //! The names of all metrics, and the recorder behind `/metrics`.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use actix_web::HttpRequest;
 use actix_web::http::StatusCode;
-use metrics::{Unit, describe_counter, describe_histogram};
+use metrics::{Histogram, Unit, describe_counter, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// How long calls took, by route, method and status.
@@ -77,13 +79,20 @@ pub fn refused(reason: &'static str, count: usize) {
     metrics::counter!(REFUSED, "reason" => reason).increment(count as u64);
 }
 
+thread_local! {
+    /// The histograms this thread has used: looking one up here costs a tenth of asking the recorder for it.
+    static CALLS: RefCell<HashMap<(String, &'static str, u16), Histogram>> = RefCell::default();
+}
+
 /// Counts one call. Paths that match no route count together: anybody can make them up.
 pub fn http_call(request: &HttpRequest, status: StatusCode, took: Duration) {
+    const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     let route = request.match_pattern().unwrap_or_else(|| "none".to_owned());
-    let method = match request.method().as_str() {
-        known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS") => known.to_owned(),
-        _ => "other".to_owned(),
-    };
-    metrics::histogram!(HTTP_SECONDS, "route" => route, "method" => method, "status" => status.as_str().to_owned())
-        .record(took);
+    let method = METHODS.into_iter().find(|known| *known == request.method().as_str()).unwrap_or("other");
+    CALLS.with_borrow_mut(|calls| {
+        let histogram = calls.entry((route, method, status.as_u16())).or_insert_with_key(|(route, method, status)| {
+            metrics::histogram!(HTTP_SECONDS, "route" => route.clone(), "method" => *method, "status" => status.to_string())
+        });
+        histogram.record(took);
+    });
 }

@@ -8,6 +8,7 @@
 //! - **By itself.** When the engine is away the reader opens the stream again at its own place until it works. When it
 //!   dies, its flow and its checkpointer die with it and all three begin again at the checkpoint.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +105,8 @@ pub struct Reader {
     streams: Arc<dyn Streams>,
     checkpoints: Checkpoints,
     source: Source,
+    /// Read, and waiting for room in the window.
+    pending: VecDeque<Entry>,
     /// The next offset wanted; none before anything is known of the stream.
     next: Option<u64>,
     begun: Option<Begin>,
@@ -146,6 +149,7 @@ impl Reader {
             streams,
             checkpoints,
             source: Source::Closed,
+            pending: VecDeque::new(),
             next,
             begun: None,
             draining: Vec::new(),
@@ -164,9 +168,13 @@ impl Reader {
         }
     }
 
-    /// Opens or reads on, when there is room for more.
+    /// Hands on what was read and opens or reads on, as far as there is room.
     fn pull(&mut self, ctx: &mut Context<Self>) {
         if self.begun.is_none() || self.stopped || self.seen.paused || !self.has_room() {
+            return;
+        }
+        self.hand_on(ctx);
+        if !self.pending.is_empty() || !self.has_room() {
             return;
         }
         match std::mem::replace(&mut self.source, Source::Busy) {
@@ -183,7 +191,7 @@ impl Reader {
                     Ok(entries) => {
                         me.source = Source::Open(source);
                         me.failures = 0;
-                        me.take(entries, ctx);
+                        me.pending.extend(entries);
                         me.pull(ctx);
                     }
                     Err(error) => me.failed(&error, ctx),
@@ -208,6 +216,8 @@ impl Reader {
 
     fn failed(&mut self, error: &ReadError, ctx: &mut Context<Self>) {
         self.source = Source::Closed;
+        // The stream is opened after the last entry handed on, so what waits comes again.
+        self.pending.clear();
         self.failures += 1;
         if self.failures == 1 {
             tracing::warn!(share = %self.plan.lease.share, %error, "reading failed; trying until it works");
@@ -215,11 +225,14 @@ impl Reader {
         ctx.run_later(Backoff::ENGINE.pause(self.failures), Self::pull);
     }
 
-    fn take(&mut self, entries: Vec<Entry>, ctx: &mut Context<Self>) {
+    /// Hands entries to the flow until the window is full. An engine may give more at once than there is room for: the
+    /// rest waits here, unparsed.
+    fn hand_on(&mut self, ctx: &mut Context<Self>) {
         let Some(Begin { flow, checkpointer }) = &self.begun else { return };
         let (flow, checkpointer) = (flow.clone(), checkpointer.clone());
         let mut works = Vec::new();
-        for entry in entries {
+        while self.seen.in_flight < self.plan.window {
+            let Some(entry) = self.pending.pop_front() else { break };
             if self.next.is_some_and(|next| entry.offset < next) {
                 continue;
             }

@@ -7,7 +7,7 @@
 //! writing twice is harmless; then all that wait are told so.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use actix::prelude::*;
@@ -43,14 +43,31 @@ pub struct Limits {
     pub recent_bytes: usize,
 }
 
+type Reply = oneshot::Sender<Result<(), WriteError>>;
+
 /// Whole lines that go into one entry.
+struct Append {
+    lines: Bytes,
+    count: usize,
+    reply: Reply,
+}
+
+/// What waits to be written. Callers add to it directly and wake the writer only when it rests: under load that saves
+/// a message and a switch of threads for every request. It outlives the writer, so a fresh one goes on with it.
+#[derive(Default)]
+struct Line {
+    appends: VecDeque<Append>,
+    lines: usize,
+    /// How many lines may wait; none before a writer was there.
+    most: usize,
+    resting: bool,
+    refused: u64,
+}
+
+/// There is something to write.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Append {
-    pub lines: Bytes,
-    pub count: usize,
-    pub reply: oneshot::Sender<Result<(), WriteError>>,
-}
+struct Wake;
 
 /// Looks for the lines of a delivery among those written last, so that a request can be read back before anybody
 /// has processed it.
@@ -73,30 +90,34 @@ pub struct Observed {
     pub failed: u64,
 }
 
-/// Messages that may wait in the mailbox itself.
-const MAILBOX: usize = 100_000;
-
 pub struct Writer {
     stream: Stream,
     streams: Arc<dyn Streams>,
     limits: Limits,
-    waiting: VecDeque<Append>,
+    line: SharedLine,
     recent: Recent,
     seen: Observed,
     lifeline: Lifeline,
 }
 
 impl Writer {
+    /// The writer behind a handle.
     #[must_use]
-    pub fn new(stream: Stream, streams: Arc<dyn Streams>, limits: Limits, lifeline: Lifeline) -> Self {
+    pub fn new(
+        stream: Stream,
+        streams: Arc<dyn Streams>,
+        limits: Limits,
+        handle: &WriterHandle,
+        lifeline: Lifeline,
+    ) -> Self {
         let recent = Recent::new(limits.recent_bytes);
-        Self { stream, streams, limits, waiting: VecDeque::new(), recent, seen: Observed::default(), lifeline }
+        Self { stream, streams, limits, line: handle.line.clone(), recent, seen: Observed::default(), lifeline }
     }
 
-    /// Starts writes while there are lines and a place in flight.
+    /// Starts writes while there are lines and a place in flight; rests when there are no lines.
     fn pump(&mut self, ctx: &mut Context<Self>) {
-        while self.seen.writing < self.limits.in_flight && !self.waiting.is_empty() {
-            let (body, replies, lines) = self.gather();
+        while self.seen.writing < self.limits.in_flight {
+            let Some((body, replies, lines)) = self.line.lock().gather(&self.limits) else { return };
             self.seen.writing += 1;
             let write = write(self.streams.clone(), self.stream, body.clone(), self.limits.timeout);
             ctx.spawn(write.into_actor(self).map(move |written, me, ctx| {
@@ -110,31 +131,7 @@ impl Writer {
         }
     }
 
-    fn gather(&mut self) -> (Bytes, Vec<oneshot::Sender<Result<(), WriteError>>>, usize) {
-        let mut body = BytesMut::new();
-        let (mut replies, mut lines) = (Vec::new(), 0);
-        while let Some(next) = self.waiting.front() {
-            let fits = next.count <= self.limits.batch_lines.saturating_sub(lines)
-                && body.len() + next.lines.len() <= self.limits.batch_bytes;
-            if lines > 0 && !fits {
-                break;
-            }
-            if let Some(next) = self.waiting.pop_front() {
-                lines += next.count;
-                body.extend_from_slice(&next.lines);
-                replies.push(next.reply);
-            }
-        }
-        self.seen.waiting -= lines;
-        (body.freeze(), replies, lines)
-    }
-
-    fn settle(
-        &mut self,
-        written: Result<(), AppendError>,
-        replies: Vec<oneshot::Sender<Result<(), WriteError>>>,
-        lines: usize,
-    ) {
+    fn settle(&mut self, written: Result<(), AppendError>, replies: Vec<Reply>, lines: usize) {
         let answer = written.map_err(|error| WriteError::Unavailable(error.to_string()));
         if let Err(error) = &answer {
             tracing::warn!(stream = ?self.stream, lines, %error, "entry not written");
@@ -143,17 +140,54 @@ impl Writer {
             self.seen.entries += 1;
             self.seen.lines += lines as u64;
         }
-        for reply in replies {
+        // All that wait have waited for the same engine: a quick answer lets the clients slow down.
+        let waiting = if answer.is_err() { self.line.lock().clear() } else { VecDeque::new() };
+        for reply in replies.into_iter().chain(waiting.into_iter().map(|append| append.reply)) {
             // A caller that went away wants no answer; its lines are written all the same.
             let _ = reply.send(answer.clone());
         }
-        if let Err(error) = answer {
-            // All that wait have waited for the same engine: a quick answer lets the clients slow down.
-            self.seen.waiting = 0;
-            for waiting in self.waiting.drain(..) {
-                let _ = waiting.reply.send(Err(error.clone()));
+    }
+}
+
+impl Line {
+    /// Adds lines; says whether the writer must be woken.
+    fn push(&mut self, append: Append) -> Result<bool, WriteError> {
+        if self.most == 0 {
+            return Err(away());
+        }
+        if append.count > self.most.saturating_sub(self.lines) {
+            self.refused += append.count as u64;
+            return Err(WriteError::Full);
+        }
+        self.lines += append.count;
+        self.appends.push_back(append);
+        Ok(std::mem::replace(&mut self.resting, false))
+    }
+
+    /// What goes out together; none when nothing waits.
+    fn gather(&mut self, limits: &Limits) -> Option<(Bytes, Vec<Reply>, usize)> {
+        let mut body = BytesMut::new();
+        let (mut replies, mut lines) = (Vec::new(), 0);
+        while let Some(next) = self.appends.front() {
+            let fits = next.count <= limits.batch_lines.saturating_sub(lines)
+                && body.len() + next.lines.len() <= limits.batch_bytes;
+            if lines > 0 && !fits {
+                break;
+            }
+            if let Some(next) = self.appends.pop_front() {
+                lines += next.count;
+                body.extend_from_slice(&next.lines);
+                replies.push(next.reply);
             }
         }
+        self.lines -= lines;
+        self.resting = replies.is_empty();
+        (!replies.is_empty()).then(|| (body.freeze(), replies, lines))
+    }
+
+    fn clear(&mut self) -> VecDeque<Append> {
+        self.lines = 0;
+        std::mem::take(&mut self.appends)
     }
 }
 
@@ -181,22 +215,15 @@ impl Actor for Writer {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        // Lines are bounded here, so messages are too; the mailbox must not refuse what this bound still allows.
-        ctx.set_mailbox_capacity(self.limits.waiting.min(MAILBOX));
         self.lifeline.bind(ctx);
+        self.line.lock().most = self.limits.waiting;
+        self.pump(ctx);
     }
 }
 
-impl Handler<Append> for Writer {
+impl Handler<Wake> for Writer {
     type Result = ();
-    fn handle(&mut self, append: Append, ctx: &mut Context<Self>) {
-        if append.count > self.limits.waiting.saturating_sub(self.seen.waiting) {
-            self.seen.refused += append.count as u64;
-            let _ = append.reply.send(Err(WriteError::Full));
-            return;
-        }
-        self.seen.waiting += append.count;
-        self.waiting.push_back(append);
+    fn handle(&mut self, _: Wake, ctx: &mut Context<Self>) {
         self.pump(ctx);
     }
 }
@@ -211,7 +238,8 @@ impl Handler<Find> for Writer {
 impl Handler<Observe> for Writer {
     type Result = Observed;
     fn handle(&mut self, _: Observe, _: &mut Context<Self>) -> Observed {
-        self.seen
+        let line = self.line.lock();
+        Observed { waiting: line.lines, refused: line.refused, ..self.seen }
     }
 }
 
@@ -254,10 +282,24 @@ impl Recent {
     }
 }
 
+#[derive(Clone, Default)]
+struct SharedLine(Arc<Mutex<Line>>);
+
+impl SharedLine {
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn away() -> WriteError {
+    WriteError::Unavailable("the writer is being started again".to_owned())
+}
+
 /// What callers hold: it finds the writer in place, whichever incarnation that is.
 #[derive(Clone, Default)]
 pub struct WriterHandle {
     pub slot: Slot<Writer>,
+    line: SharedLine,
 }
 
 impl WriterHandle {
@@ -266,14 +308,13 @@ impl WriterHandle {
     /// # Errors
     /// When they were not taken or not confirmed.
     pub async fn append(&self, lines: Bytes, count: usize) -> Result<(), WriteError> {
-        let away = || WriteError::Unavailable("the writer is being started again".to_owned());
         let (reply, answer) = oneshot::channel();
-        let writer = self.slot.get().ok_or_else(away)?;
-        match writer.try_send(Append { lines, count, reply }) {
-            Ok(()) => answer.await.unwrap_or_else(|_| Err(away())),
-            Err(SendError::Full(_)) => Err(WriteError::Full),
-            Err(SendError::Closed(_)) => Err(away()),
+        let wake = self.line.lock().push(Append { lines, count, reply })?;
+        if wake && let Some(writer) = self.slot.get() {
+            // One at a time, since the line says that it rests only once.
+            writer.do_send(Wake);
         }
+        answer.await.unwrap_or_else(|_| Err(away()))
     }
 }
 

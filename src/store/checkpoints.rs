@@ -101,20 +101,28 @@ impl Checkpoints {
         Ok(won.then_some(Lease { share, epoch }))
     }
 
-    /// Keeps leases for another while; tells which of them are lost.
+    /// Keeps leases for another while; tells which of them are lost. One that ran out and that nobody took is still
+    /// this owner's: its epoch says so.
     ///
     /// # Errors
     /// When the store is away.
     pub async fn renew(&self, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
-        let txn = |lease: &Lease| {
-            self.fenced(*lease).check(lease_key(lease.share), Expect::Is(self.owner.clone())).put_for(
-                lease_key(lease.share),
-                self.owner.clone(),
-                self.ttl,
-            )
-        };
-        let outcomes = self.state.commit(leases.iter().map(txn).collect()).await?;
-        Ok(leases.iter().zip(outcomes).filter(|(_, o)| *o == Outcome::Conflict).map(|(l, _)| *l).collect())
+        let mut left = leases.to_vec();
+        for held in [Expect::Is(self.owner.clone()), Expect::Absent] {
+            if left.is_empty() {
+                break;
+            }
+            let txn = |lease: &Lease| {
+                self.fenced(*lease).check(lease_key(lease.share), held.clone()).put_for(
+                    lease_key(lease.share),
+                    self.owner.clone(),
+                    self.ttl,
+                )
+            };
+            let outcomes = self.state.commit(left.iter().map(txn).collect()).await?;
+            left = left.into_iter().zip(outcomes).filter(|(_, o)| *o == Outcome::Conflict).map(|(l, _)| l).collect();
+        }
+        Ok(left)
     }
 
     /// Gives a share up so that another can take it at once. Harmless when it is lost already.

@@ -9,6 +9,8 @@ mod demo;
 mod embedded;
 mod faults;
 mod http;
+mod leases;
+mod readers;
 mod retention;
 mod services;
 mod status;

@@ -265,7 +265,8 @@ fn writers(settings: &Settings, streams: &Arc<TestStreams>) -> Vec<WriterHandle>
     (0..settings.partitions.count)
         .map(|partition| {
             let handle = WriterHandle::default();
-            let writer = Writer::new(Stream::Requests(partition), streams.clone(), limits, Lifeline::unwatched());
+            let stream = Stream::Requests(partition);
+            let writer = Writer::new(stream, streams.clone(), limits, &handle, Lifeline::unwatched());
             handle.slot.set(writer.start());
             handle
         })
