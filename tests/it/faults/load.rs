@@ -290,7 +290,7 @@ impl Attempt {
 }
 
 /// A request near the fleet, some time in the next weeks, so that the drones' calendars have room.
-fn body(owner: &str, weight: f64, tag: &str) -> Value {
+pub fn body(owner: &str, weight: f64, tag: &str) -> Value {
     let seconds = rand::random_range(3600..60 * 24 * 3600);
     let pickup = drone_delivery::domain::time::later(drone_delivery::domain::time::now(), Duration::from_secs(seconds));
     json!({

@@ -15,6 +15,7 @@ mod owners;
 mod panics;
 mod poison;
 pub mod program;
+mod replay;
 mod storage;
 
 use tokio::sync::{Semaphore, SemaphorePermit};

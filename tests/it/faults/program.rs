@@ -60,6 +60,8 @@ pub struct Program {
     servers: String,
     pub data: PathBuf,
     dir: TempDir,
+    /// Settings that differ from those of all runs.
+    overrides: Vec<(&'static str, &'static str)>,
 }
 
 impl Program {
@@ -86,7 +88,7 @@ impl Program {
     }
 
     fn new(engine: &'static str, dir: TempDir, data: PathBuf, servers: String, more: &str) -> Self {
-        let program = Self { port: free_port(), process: None, engine, servers, data, dir };
+        let program = Self { port: free_port(), process: None, engine, servers, data, dir, overrides: Vec::new() };
         program.configure(more);
         program
     }
@@ -95,6 +97,12 @@ impl Program {
     pub fn configure(&self, more: &str) {
         let settings = format!("{}{more}{SETTINGS}", self.servers);
         fs::write(self.dir.path().join("settings.toml"), settings).unwrap();
+    }
+
+    /// With a setting, by the name of its variable, that differs from those of all runs.
+    pub fn with(mut self, variable: &'static str, value: &'static str) -> Self {
+        self.overrides.push((variable, value));
+        self
     }
 
     /// Starts the process and does not wait for it.
@@ -108,7 +116,8 @@ impl Program {
             .arg(self.dir.path().join("settings.toml"))
             .arg("--data-dir")
             .arg(&self.data)
-            .env("NO_COLOR", "1");
+            .env("NO_COLOR", "1")
+            .envs(self.overrides.iter().copied());
         let settings = fs::read_to_string(self.dir.path().join("settings.toml")).unwrap();
         if !settings.contains("[demo]") {
             command.env("DRONE__DEMO__ENABLED", "false");

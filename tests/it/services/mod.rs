@@ -3,6 +3,7 @@
 
 mod deliveries;
 mod drones;
+mod processes;
 mod races;
 mod refusals;
 mod remote;
