@@ -57,7 +57,7 @@ pub async fn one(
     Ok(HttpResponse::Accepted().json(View::of(&record.workflow)))
 }
 
-/// Which ones; at least a status or an owner, so that nobody redrives everything by an empty body.
+/// Which of the stuck ones: `{}` is all of them up to the limit, while a body that is left out is refused.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Wish {

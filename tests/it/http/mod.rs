@@ -2,4 +2,5 @@
 
 mod errors;
 mod ingestion;
+mod openapi;
 mod support;
