@@ -30,5 +30,5 @@ async fn embedded() {
 async fn cluster() {
     let _turn = turn().await;
     let program = Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), "");
-    cancel_everything("cancels, cluster", program, 2_000 * rounds(1) as usize).await;
+    cancel_everything("cancels, cluster", program, 1_000 * rounds(1) as usize).await;
 }

@@ -11,7 +11,7 @@ use crate::support::servers::{fresh_prefix, shared_rabbitmq, shared_redis};
 /// Those that can die side by side. Reader, scheduler and checkpointer of a share die together, so each has a run of
 /// its own in which it is the first.
 const RUNS: [&[&str]; 4] = [
-    &["Agent", "Writer", "Compensator", "Teller", "Sweeper", "Switches", "Partitions"],
+    &["Agent", "Writer", "Compensator", "Teller", "Sweeper", "Switches", "Partitions", "Notifier", "StatusHub"],
     &["Reader"],
     &["Scheduler"],
     &["Checkpointer"],
