@@ -13,7 +13,7 @@
 //! - [`cluster`] opens what the two keep in RabbitMQ and Redis.
 //! - [`demo`] makes accounts and drones and flies them, for those who want to see it move.
 //! - [`domain`] is the plain types and rules that the others share; it does no I/O.
-//! - [`bench`] puts load on all of it and measures.
+//! - [`mod@bench`] puts load on all of it and measures.
 //! - [`config`] is the settings, [`app`] wires it all up by role, [`cli`] is the command line.
 
 pub mod actors;

@@ -1,5 +1,5 @@
 //! What the five steps do. Each service has `execute` and `cancel` side by side, both batch-first and idempotent, and
-//! runs on either store through [`State`](crate::store::State).
+//! runs on either store through [`State`].
 //!
 //! `cancel` works on a step that never ran and leaves a tombstone for the delivery: a late or replayed `execute` for
 //! it is refused with [`AlreadyCancelled`](crate::domain::ReasonCode::AlreadyCancelled).
