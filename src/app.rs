@@ -205,7 +205,7 @@ impl Starting {
                 Limits { waiting: usize::MAX, batch_lines: usize::MAX, recent_bytes: 0, ..limits }
             }
         };
-        let (streams, handle) = (self.engine.streams.clone(), WriterHandle::default());
+        let (streams, handle) = (self.engine.streams.clone(), WriterHandle::new(&limits));
         let writer = handle.clone();
         let turn = if let Stream::Requests(partition) = stream { partition as usize } else { 0 };
         self.watch(name, turn, &handle.slot, move |lifeline| {

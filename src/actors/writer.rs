@@ -58,7 +58,7 @@ struct Append {
 struct Line {
     appends: VecDeque<Append>,
     lines: usize,
-    /// How many lines may wait; none before a writer was there.
+    /// How many lines may wait.
     most: usize,
     resting: bool,
     refused: u64,
@@ -152,9 +152,6 @@ impl Writer {
 impl Line {
     /// Adds lines; says whether the writer must be woken.
     fn push(&mut self, append: Append) -> Result<bool, WriteError> {
-        if self.most == 0 {
-            return Err(away());
-        }
         if append.count > self.most.saturating_sub(self.lines) {
             self.refused += append.count as u64;
             return Err(WriteError::Full);
@@ -216,7 +213,6 @@ impl Actor for Writer {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.lifeline.bind(ctx);
-        self.line.lock().most = self.limits.waiting;
         self.pump(ctx);
     }
 }
@@ -282,7 +278,7 @@ impl Recent {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct SharedLine(Arc<Mutex<Line>>);
 
 impl SharedLine {
@@ -295,14 +291,22 @@ fn away() -> WriteError {
     WriteError::Unavailable("the writer is being started again".to_owned())
 }
 
-/// What callers hold: it finds the writer in place, whichever incarnation that is.
-#[derive(Clone, Default)]
+/// What callers hold: it finds the writer in place, whichever incarnation that is. What comes before the first writer
+/// is there waits for it.
+#[derive(Clone)]
 pub struct WriterHandle {
     pub slot: Slot<Writer>,
     line: SharedLine,
 }
 
 impl WriterHandle {
+    /// A handle whose writer is yet to be started, with the same limits.
+    #[must_use]
+    pub fn new(limits: &Limits) -> Self {
+        let line = Line { most: limits.waiting, ..Line::default() };
+        Self { slot: Slot::default(), line: SharedLine(Arc::new(Mutex::new(line))) }
+    }
+
     /// Comes back when the lines are durable. Dropping the future does not take them back.
     ///
     /// # Errors
@@ -329,6 +333,33 @@ mod tests {
 
     fn line(id: &str, op: OperationKind) -> Vec<u8> {
         Operation { id: DeliveryId::parse(id).unwrap(), at: from_millis(1), trace: None, op }.to_line()
+    }
+
+    /// A server may be reached before its writers are up: its first requests wait for them.
+    #[test]
+    fn what_comes_before_the_writer_waits_for_it() {
+        let limits = Limits {
+            waiting: 2,
+            batch_lines: 10,
+            batch_bytes: 1_000,
+            in_flight: 1,
+            timeout: Duration::from_secs(1),
+            recent_bytes: 0,
+        };
+        let handle = WriterHandle::new(&limits);
+        let push = || {
+            let (reply, answer) = oneshot::channel();
+            let append = Append { lines: Bytes::from_static(b"x\n"), count: 1, reply };
+            (handle.line.lock().push(append), answer)
+        };
+        let waiting: Vec<_> = (0..2).map(|_| push()).collect();
+        assert!(waiting.iter().all(|(pushed, _)| pushed.is_ok()));
+        assert!(matches!(push().0, Err(WriteError::Full)));
+        let (body, replies, lines) = handle.line.lock().gather(&limits).unwrap();
+        assert_eq!((&body[..], replies.len(), lines), (&b"x\nx\n"[..], 2, 2));
+        assert!(handle.line.lock().gather(&limits).is_none());
+        assert!(push().0.unwrap(), "a writer that rests must be woken");
+        assert!(!push().0.unwrap(), "but only once");
     }
 
     #[test]

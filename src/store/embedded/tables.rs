@@ -37,7 +37,10 @@ pub(super) struct Stored {
 
 impl Tables {
     pub fn open(path: &Path) -> fjall::Result<Self> {
-        let db = Database::builder(path).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES).open()?;
+        // One worker: with more, the first hands a compaction back to the queue as fast as it can while another is at
+        // work, which costs a whole core.
+        let builder = Database::builder(path).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
+        let db = builder.worker_threads(1).open()?;
         let keyspace = |name, memtable_bytes| {
             db.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
         };

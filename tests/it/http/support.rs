@@ -264,7 +264,7 @@ fn writers(settings: &Settings, streams: &Arc<TestStreams>) -> Vec<WriterHandle>
     };
     (0..settings.partitions.count)
         .map(|partition| {
-            let handle = WriterHandle::default();
+            let handle = WriterHandle::new(&limits);
             let stream = Stream::Requests(partition);
             let writer = Writer::new(stream, streams.clone(), limits, &handle, Lifeline::unwatched());
             handle.slot.set(writer.start());
