@@ -9,7 +9,7 @@ use std::time::Duration;
 use config::{Config, Environment, File, FileFormat, Map, Source, Value, ValueKind};
 
 use super::rules::Rule;
-use super::{Engine, Settings, mask};
+use super::{Assignment, Engine, Role, Settings, mask};
 
 const BUILTIN: &str = include_str!("../../config/default.toml");
 const PREFIX: &str = "DRONE";
@@ -86,7 +86,8 @@ pub fn load(layers: &Layers) -> Result<Settings, Faults> {
     let demo_asked_for = in_force.contains_key("demo.enabled");
     let mut settings = merge(in_force).map_err(|error| whole("the settings as a whole", &error))?;
     settings.demo.enabled &= demo_asked_for || settings.engine == Engine::Embedded;
-    let faults = forgotten_too_early(&settings);
+    let mut faults = forgotten_too_early(&settings);
+    faults.extend(without_a_share(&settings));
     if faults.is_empty() { Ok(settings) } else { Err(Faults(faults)) }
 }
 
@@ -106,6 +107,24 @@ fn forgotten_too_early(settings: &Settings) -> Vec<Fault> {
         problem: format!("the streams keep requests for {} s (retention_hours): allowed is no less", least.as_secs()),
     };
     kept.into_iter().filter(|(_, time)| *time < least).map(fault).collect()
+}
+
+/// With static assignment a scheduler whose name leads to no share would read nothing, and nobody would read for it.
+fn without_a_share(settings: &Settings) -> Option<Fault> {
+    let partitions = &settings.partitions;
+    let shares = partitions.count * partitions.readers;
+    let fits = settings.ordinal().is_some_and(|ordinal| ordinal < shares);
+    let reads = partitions.assignment == Assignment::Static && settings.has(Role::Scheduler);
+    (reads && !fits).then(|| Fault {
+        key: "partitions.pod_name".to_owned(),
+        value: partitions.pod_name.clone(),
+        origin: "the settings as a whole".to_owned(),
+        problem: format!(
+            "with static assignment this, or $HOSTNAME when it is empty, must end in a number from 0 to {}, such as \
+             scheduler-0",
+            shares - 1
+        ),
+    })
 }
 
 fn merge(in_force: BTreeMap<String, ValueKind>) -> Result<Settings, config::ConfigError> {
@@ -263,7 +282,7 @@ fn type_name(default: &ValueKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{LatencyKind, Role};
+    use crate::config::LatencyKind;
     use crate::domain::StepName;
 
     fn environment(pairs: &[(&str, &str)]) -> Option<Map<String, String>> {
@@ -378,6 +397,21 @@ mod tests {
         assert!(with(&[&hour[..], &[("DRONE__EMBEDDED__RETENTION_HOURS", "1")]].concat()).is_ok());
         let cluster = [&hour[..], &[("DRONE__EMBEDDED__RETENTION_HOURS", "1"), ("DRONE__ENGINE", "cluster")]].concat();
         assert!(with(&cluster).is_err(), "there the broker's hours count");
+    }
+
+    #[test]
+    fn a_name_without_a_share_is_refused() {
+        let with = |name: &'static str, more: &[(&'static str, &'static str)]| {
+            let usual = [("DRONE__PARTITIONS__ASSIGNMENT", "static"), ("DRONE__PARTITIONS__POD_NAME", name)];
+            load(&Layers { environment: environment(&[&usual[..], more].concat()), ..Layers::default() })
+        };
+        assert!(with("scheduler-7", &[]).is_ok());
+        for name in ["scheduler", "scheduler-8", "scheduler-x"] {
+            let told = with(name, &[]).unwrap_err().to_string();
+            assert!(told.contains("partitions.pod_name") && told.contains("0 to 7"), "{told}");
+        }
+        assert!(with("scheduler-8", &[("DRONE__PARTITIONS__READERS", "2")]).is_ok());
+        assert!(with("web", &[("DRONE__ROLES", "ingestion")]).is_ok(), "it reads nothing anyway");
     }
 
     #[test]
