@@ -56,8 +56,9 @@ impl Servers {
 
 fn redis(dir: &Path, port: u16) -> Command {
     let mut command = Command::new("redis-server");
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--dir"]);
-    command.arg(dir);
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
+    // As in docker-compose.yml.
+    command.args(["--save", "", "--appendonly", "yes", "--zset-max-listpack-entries", "0", "--rdbcompression", "no"]);
     command
 }
 

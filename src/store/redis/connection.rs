@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::address::Address;
-use super::script::COMMIT;
+use super::script::{COMMIT, PLAIN};
 use crate::cluster::link::{Connected, Connector};
 
 /// How often a connection is tried out.
@@ -67,7 +67,10 @@ impl RedisConnector {
             let _ = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(old).exec_async(connection).await;
         }
         self.last = Some((run, number));
-        redis::cmd("SCRIPT").arg("LOAD").arg(COMMIT).exec_async(connection).await
+        for script in [PLAIN, COMMIT] {
+            redis::cmd("SCRIPT").arg("LOAD").arg(script).exec_async(connection).await?;
+        }
+        Ok(())
     }
 }
 

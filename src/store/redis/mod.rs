@@ -8,6 +8,7 @@
 mod address;
 mod connection;
 mod keys;
+mod plain;
 mod range;
 mod script;
 
@@ -24,6 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use self::address::Address;
 use self::connection::RedisConnector;
 use self::keys::Keys;
+use self::plain::Plain;
 use super::{Outcome, Scan, State, StoreError, Txn};
 use crate::cluster::link::{Leased, Link};
 use crate::cluster::runtime::EngineRuntime;
@@ -40,7 +42,9 @@ const KEYS_AT_ONCE: usize = 1_024;
 pub struct RedisState {
     link: Arc<Link<MultiplexedConnection>>,
     keys: Keys,
-    script: Script,
+    /// See [`script`].
+    plain: Script,
+    commit: Script,
     timeout: Duration,
     turns: Semaphore,
     _runtime: EngineRuntime,
@@ -56,7 +60,8 @@ impl RedisState {
         Ok(Self {
             link: Link::start(PART, runtime.handle(), connector),
             keys: Keys::new(prefix),
-            script: Script::new(script::COMMIT),
+            plain: Script::new(script::PLAIN),
+            commit: Script::new(script::COMMIT),
             timeout,
             turns: Semaphore::new(AT_ONCE),
             _runtime: runtime.clone(),
@@ -91,15 +96,14 @@ impl RedisState {
         let deadline = Instant::now() + self.timeout;
         let _turn = self.turn(deadline).await?;
         let leased = self.link.get(self.timeout).await.map_err(away)?;
-        let command = script::call(self.script.get_hash(), &self.keys, txns);
-        let conflicts = match self.send(&leased, &command, deadline).await {
-            Err(Sent::ScriptForgotten) => {
-                let mut load = redis::cmd("SCRIPT");
-                self.send(&leased, load.arg("LOAD").arg(script::COMMIT), deadline).await?;
-                self.send(&leased, &command, deadline).await?
+        if let Some(plain) = Plain::of(txns) {
+            let command = plain.call(self.plain.get_hash(), &self.keys);
+            if self.run(&leased, script::PLAIN, &command, deadline).await? == Value::Int(1) {
+                return Ok(vec![Outcome::Done; txns.len()]);
             }
-            result => result?,
-        };
+        }
+        let command = script::call(self.commit.get_hash(), &self.keys, txns);
+        let conflicts = self.run(&leased, script::COMMIT, &command, deadline).await?;
         let mut outcomes = vec![Outcome::Done; txns.len()];
         for number in redis::from_redis_value::<Vec<usize>>(conflicts).map_err(away)? {
             if let Some(outcome) = number.checked_sub(1).and_then(|at| outcomes.get_mut(at)) {
@@ -107,6 +111,24 @@ impl RedisState {
             }
         }
         Ok(outcomes)
+    }
+
+    /// Calls a script, which a server that was started again has to be told once more.
+    async fn run(
+        &self,
+        leased: &Leased<MultiplexedConnection>,
+        script: &str,
+        call: &Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Sent> {
+        match self.send(leased, call, deadline).await {
+            Err(Sent::ScriptForgotten) => {
+                let mut load = redis::cmd("SCRIPT");
+                self.send(leased, load.arg("LOAD").arg(script), deadline).await?;
+                self.send(leased, call, deadline).await
+            }
+            result => result,
+        }
     }
 
     async fn turn(&self, deadline: Instant) -> Result<tokio::sync::SemaphorePermit<'_>, StoreError> {

@@ -1,51 +1,145 @@
-//! How transactions are carried out: one prepared script walks them all in one call. Redis runs it alone, so each is
-//! all or nothing, and writes its effects to the append-only file as one unit, so that holds over a crash as well.
+//! How transactions are carried out: a prepared script takes them all in one call. Redis runs it alone, so each is all
+//! or nothing, and writes its effects to the append-only file as one unit, so that holds over a crash as well.
 //!
-//! The first argument has one letter for each check and write and a full stop behind each transaction; the other
-//! arguments are theirs, in order. The answer is the numbers of the transactions that met a check that did not hold:
-//! mostly none, so there is nothing to pack.
+//! What Redis does inside a script costs several times what it costs outside, so there are two. [`PLAIN`] is for
+//! transactions that only put values and add members, as all do that schedule something new: what they come to when
+//! every check holds is worked out here ([`plain`](super::plain)), and the script does little more than to check and to
+//! write it, a command for each kind. When a check does not hold it does nothing and says so; [`COMMIT`] then finds out
+//! which, transaction by transaction. It is also for all others.
 
 use redis::Cmd;
 
 use super::keys::Keys;
 use crate::store::{Expect, Txn, Write};
 
+/// Arguments: how many keys must be absent, how many must have a value, how many are put, how many sets are added to;
+/// the keys; the keys and values; the same; for each set its name, how many members, and their scores and names.
+pub const PLAIN: &str = r"
+local args, call, most = ARGV, redis.call, 4000 -- arguments that fit on Lua's stack, and then some
+local absent, equal, puts, sets = tonumber(args[1]), tonumber(args[2]), tonumber(args[3]), tonumber(args[4])
+local next = 5
+for from = next, next + absent - 1, most do
+  if call('EXISTS', unpack(args, from, math.min(from + most, next + absent) - 1)) > 0 then return 0 end
+end
+next = next + absent
+for _ = 1, equal do
+  if call('GET', args[next]) ~= args[next + 1] then return 0 end
+  next = next + 2
+end
+for from = next, next + 2 * puts - 1, most do
+  call('MSET', unpack(args, from, math.min(from + most, next + 2 * puts) - 1))
+end
+next = next + 2 * puts
+for _ = 1, sets do
+  local set, members = args[next], tonumber(args[next + 1])
+  next = next + 2
+  for from = next, next + 2 * members - 1, most do
+    call('ZADD', set, unpack(args, from, math.min(from + most, next + 2 * members) - 1))
+  end
+  next = next + 2 * members
+end
+return 1
+";
+
+/// The first argument has one letter for each check and write and a full stop behind each transaction; the second
+/// counts the checks; then come the keys that are checked and, in order, what else the letters need. Everything that is
+/// checked is read at once, the transactions are judged in the script's own tables, each on top of those before it, and
+/// what they come to is written together at the end. The answer is the numbers of the transactions that met a check
+/// that did not hold.
+///
 /// Letters: `a`bsent, `p`resent and `i`s check; `S`et, set for a `T`ime, `D`elete, `A`dd and `R`emove write.
 pub const COMMIT: &str = r"
-local args, ops, next, number, conflicts = ARGV, ARGV[1], 2, 0, {}
+local args, ops, checks = ARGV, ARGV[1], tonumber(ARGV[2])
 local call, byte = redis.call, string.byte
-local holds = true
+local most = 4000 -- arguments that fit on Lua's stack, and then some
+
+local read, values, times, sets = {}, {}, {}, {}
+for from = 3, checks + 2, most do
+  local to = math.min(from + most - 1, checks + 2)
+  local found = call('MGET', unpack(args, from, to))
+  for at = from, to do read[args[at]] = found[at - from + 1] end
+end
+
+local check, next, number, holds, conflicts = 3, checks + 3, 0, true, {}
 for at = 1, #ops do
   local op = byte(ops, at)
   if op == 46 then
     number = number + 1
     if not holds then conflicts[#conflicts + 1] = number end
     holds = true
+  elseif op >= 97 then
+    local key = args[check]
+    local value = values[key]
+    if value == nil then value = read[key] end
+    check = check + 1
+    if op == 97 then
+      if value then holds = false end
+    elseif op == 105 then
+      if value ~= args[next] then holds = false end
+      next = next + 1
+    elseif not value then
+      holds = false
+    end
   elseif op == 83 then
-    if holds then call('SET', args[next], args[next + 1]) end
+    if holds then
+      values[args[next]] = args[next + 1]
+      times[args[next]] = nil
+    end
     next = next + 2
-  elseif op == 65 then
-    if holds then call('ZADD', args[next], 0, args[next + 1]) end
-    next = next + 2
-  elseif op == 105 then
-    if holds and call('GET', args[next]) ~= args[next + 1] then holds = false end
-    next = next + 2
-  elseif op == 97 then
-    if holds and call('EXISTS', args[next]) == 1 then holds = false end
-    next = next + 1
-  elseif op == 112 then
-    if holds and call('EXISTS', args[next]) == 0 then holds = false end
-    next = next + 1
   elseif op == 84 then
-    if holds then call('SET', args[next], args[next + 1], 'PX', args[next + 2]) end
+    if holds then
+      values[args[next]] = args[next + 1]
+      times[args[next]] = args[next + 2]
+    end
     next = next + 3
   elseif op == 68 then
-    if holds then call('DEL', args[next]) end
+    if holds then values[args[next]] = false end
     next = next + 1
-  elseif op == 82 then
-    if holds then call('ZREM', args[next], args[next + 1]) end
+  else
+    if holds then
+      local set = sets[args[next]]
+      if not set then
+        set = {}
+        sets[args[next]] = set
+      end
+      set[args[next + 1]] = (op == 65)
+    end
     next = next + 2
   end
+end
+
+local function send(name, set, list)
+  for from = 1, #list, most do
+    local to = math.min(from + most - 1, #list)
+    if set then call(name, set, unpack(list, from, to)) else call(name, unpack(list, from, to)) end
+  end
+end
+
+local puts, gone = {}, {}
+for key, value in pairs(values) do
+  if not value then
+    gone[#gone + 1] = key
+  elseif times[key] then
+    call('SET', key, value, 'PX', times[key])
+  else
+    puts[#puts + 1] = key
+    puts[#puts + 1] = value
+  end
+end
+send('MSET', nil, puts)
+send('DEL', nil, gone)
+for set, members in pairs(sets) do
+  local added, removed = {}, {}
+  for member, is_in in pairs(members) do
+    if is_in then
+      added[#added + 1] = 0
+      added[#added + 1] = member
+    else
+      removed[#removed + 1] = member
+    end
+  end
+  send('ZADD', set, added)
+  send('ZREM', set, removed)
 end
 return conflicts
 ";
@@ -53,10 +147,13 @@ return conflicts
 /// The call of the script, known to Redis by `sha`, for these transactions.
 pub fn call(sha: &str, keys: &Keys, txns: &[Txn]) -> Cmd {
     let mut command = redis::cmd("EVALSHA");
-    command.arg(sha).arg(0).arg(letters(txns));
+    let checks = || txns.iter().flat_map(|txn| &txn.checks);
+    command.arg(sha).arg(0).arg(letters(txns)).arg(checks().count());
+    for check in checks() {
+        command.arg(keys.value(&check.key));
+    }
     for txn in txns {
         for check in &txn.checks {
-            command.arg(keys.value(&check.key));
             if let Expect::Is(value) = &check.expect {
                 command.arg(&value[..]);
             }
