@@ -195,6 +195,7 @@ impl Starting {
             batch_lines: ingestion.batch_requests,
             batch_bytes: ingestion.batch_bytes,
             in_flight: ingestion.writes_in_flight,
+            linger: ingestion.linger,
             timeout: ingestion.write_timeout,
             recent_bytes: ingestion.recent_bytes / self.settings.partitions.count as usize,
         };
@@ -222,11 +223,13 @@ impl Starting {
 
     fn start_ingestion(&self) -> Routes {
         let count = self.settings.partitions.count;
-        let writers =
-            (0..count).map(|p| self.start_writer(Stream::Requests(p), &format!("writer/{p}"))).collect::<Vec<_>>();
-        let intake = Intake::new(writers);
-        let ingestion = web::Data::new(Ingestion::new(&self.settings, intake, self.engine.state.clone()));
-        Arc::new(move |config| Ingestion::routes(&ingestion, config))
+        let writers: Arc<[_]> =
+            (0..count).map(|p| self.start_writer(Stream::Requests(p), &format!("writer/{p}"))).collect();
+        let (settings, state) = (self.settings.clone(), self.engine.state.clone());
+        Arc::new(move |config| {
+            let ingestion = Ingestion::new(&settings, Intake::new(writers.clone()), state.clone());
+            Ingestion::routes(&web::Data::new(ingestion), config);
+        })
     }
 
     fn start_agents(&self, agents: &Agents, local: &Local) {

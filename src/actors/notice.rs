@@ -10,30 +10,48 @@ use crate::domain::time::Timestamp;
 use crate::domain::{DeliveryId, Status, StepName, StepState, Workflow};
 use crate::stream::{Queue, Queues};
 
-/// Lines for the status stream, gathered so that many go out together.
+/// Lines for the status stream, gathered so that many go out together; changes of one delivery that come one after the
+/// other share a line.
 #[derive(Debug, Default)]
 pub struct StatusLines {
     lines: Vec<u8>,
     count: usize,
+    /// Whose the last line is.
+    last: Option<DeliveryId>,
 }
+
+/// How a line ends.
+const END: &[u8] = b"]}\n";
 
 impl StatusLines {
     pub fn push(&mut self, event: &StatusEvent) {
-        // Plain data to memory cannot fail.
+        if self.last.as_ref() == Some(&event.delivery_id) {
+            self.lines.truncate(self.lines.len() - END.len());
+            self.lines.push(b',');
+        } else {
+            // An id holds nothing that JSON would escape.
+            self.lines.extend_from_slice(br#"{"deliveryId":""#);
+            self.lines.extend_from_slice(event.delivery_id.as_str().as_bytes());
+            self.lines.extend_from_slice(br#"","ownerId":"#);
+            // Plain data to memory cannot fail.
+            let _ = serde_json::to_writer(&mut self.lines, &event.owner_id);
+            self.lines.extend_from_slice(br#","events":["#);
+            self.last = Some(event.delivery_id.clone());
+        }
         let _ = serde_json::to_writer(&mut self.lines, event);
-        self.lines.push(b'\n');
+        self.lines.extend_from_slice(END);
         self.count += 1;
     }
 
     pub fn status(&mut self, workflow: &Workflow, status: Status, at: Timestamp) {
         let told = matches!(status, Status::Compensating | Status::Failed | Status::Stuck);
         let reason = workflow.reason.as_ref().filter(|_| told);
-        let detail = reason.map(|r| format!("{}: {}", r.code.as_str(), r.text));
+        let detail = reason.map(|r| format!("{}: {}", r.code.as_str(), r.text).into());
         self.push(&StatusEvent { status: Some(status), detail, ..event_of(workflow, EventType::Status, at) });
     }
 
     pub fn step(&mut self, workflow: &Workflow, step: StepName, state: StepState, at: Timestamp) {
-        let detail = Some(format!("{state:?}"));
+        let detail = Some(state.as_str().into());
         self.push(&StatusEvent { step: Some(step), detail, ..event_of(workflow, EventType::Step, at) });
     }
 
@@ -54,12 +72,20 @@ impl StatusLines {
     pub fn append(&mut self, other: &Self) {
         self.lines.extend_from_slice(&other.lines);
         self.count += other.count;
+        self.last.clone_from(&other.last);
+    }
+
+    /// The lines as the body of one entry.
+    #[must_use]
+    pub fn into_body(self) -> Bytes {
+        self.lines.into()
     }
 
     /// Appends the lines to the status stream, until it works.
     pub async fn tell(self, status: &WriterHandle) {
         if self.count > 0 {
-            let (lines, count) = (Bytes::from(self.lines), self.count);
+            let count = self.count;
+            let lines = self.into_body();
             let append = async || status.append(lines.clone(), count).await;
             Backoff::ENGINE.until_ok("telling the status stream", append).await;
         }

@@ -8,11 +8,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::status::Stage;
 use crate::domain::time::{Timestamp, from_millis, later};
-use crate::domain::{DeliveryId, Location};
+use crate::domain::{DeliveryId, Location, compact};
 use crate::services::Order;
 use crate::services::geography::{along, distance_km};
 use crate::store::Txn;
@@ -21,15 +22,22 @@ use crate::store::Txn;
 pub const FLIGHTS: &str = "flights";
 
 /// One flight, in times of the real clock.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct FlightPlan {
+    #[n(0)]
     pub drone_id: String,
+    #[n(1)]
     pub pickup: Location,
+    #[n(2)]
     pub drop_off: Location,
+    #[cbor(n(3), with = "compact::millis")]
     pub takes_off_at: Timestamp,
+    #[cbor(n(4), with = "compact::millis")]
     pub pickup_at: Timestamp,
+    #[cbor(n(5), with = "compact::millis")]
     pub drop_off_at: Timestamp,
+    #[cbor(n(6), with = "compact::millis")]
     pub lands_at: Timestamp,
 }
 

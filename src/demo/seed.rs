@@ -5,9 +5,9 @@
 //! checks it. So an operator's changes stay over a restart, and of several processes that start at once the first to
 //! write something wins. What was seeded is listed, so that [`remove`] takes back that and nothing else.
 
+use minicbor::{Decode, Encode};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use serde::{Deserialize, Serialize};
 
 use super::plan::FLIGHTS;
 use crate::config;
@@ -42,9 +42,11 @@ const SUSPENDED: f64 = 0.1;
 /// heavy ones that carry what the services take at most as far as they let it be carried.
 const MODELS: [(f64, f64, f64); 3] = [(90.0, 35.0, 2.5), (75.0, 45.0, 5.0), (60.0, 70.0, 10.0)];
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Encode, Decode)]
 struct Mark {
+    #[n(0)]
     accounts: usize,
+    #[n(1)]
     drones: usize,
 }
 

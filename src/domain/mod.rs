@@ -1,5 +1,6 @@
 //! Plain types and rules, no I/O. What crosses two stages is defined here.
 
+pub mod compact;
 pub mod draft;
 pub mod fault;
 pub mod operation;

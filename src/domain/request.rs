@@ -4,8 +4,10 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use minicbor::{Decode, Decoder, Encode, Encoder, decode, encode};
 use serde::{Deserialize, Serialize};
 
+use super::compact;
 use super::time::Timestamp;
 
 /// The id of one delivery: the caller's, or a UUIDv7 made here. Cheap to clone.
@@ -47,6 +49,18 @@ impl TryFrom<String> for DeliveryId {
     }
 }
 
+impl<C> Encode<C> for DeliveryId {
+    fn encode<W: encode::Write>(&self, encoder: &mut Encoder<W>, _: &mut C) -> Result<(), encode::Error<W::Error>> {
+        encoder.str(&self.0).map(drop)
+    }
+}
+
+impl<'b, C> Decode<'b, C> for DeliveryId {
+    fn decode(decoder: &mut Decoder<'b>, _: &mut C) -> Result<Self, decode::Error> {
+        Self::parse(decoder.str()?).map_err(decode::Error::message)
+    }
+}
+
 impl fmt::Display for DeliveryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -60,52 +74,75 @@ impl Borrow<str> for DeliveryId {
 }
 
 /// A point on the earth, in degrees.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 pub struct Location {
+    #[n(0)]
     pub latitude: f64,
+    #[n(1)]
     pub longitude: f64,
 }
 
 /// How the receiver confirms that the package arrived.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
+#[cbor(index_only)]
 pub enum Confirmation {
     #[default]
+    #[n(0)]
     None,
+    #[n(1)]
     FingerPrint,
+    #[n(2)]
     Picture,
+    #[n(3)]
     Voice,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Encode, Decode)]
+#[cbor(index_only)]
 pub enum PackageSize {
+    #[n(0)]
     Small,
+    #[n(1)]
     Medium,
+    #[n(2)]
     Large,
 }
 
 /// What is to be flown. Weight in kilograms.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct PackageInfo {
+    #[n(0)]
     pub package_id: String,
+    #[n(1)]
     pub size: PackageSize,
+    #[n(2)]
     pub weight: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(3)]
     pub tag: Option<String>,
 }
 
 /// One request after validation. `pickupTime`, `deadline` and `packageId` were filled in where the client left
 /// them out, so a replay a day later means the same times.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryRequest {
+    #[n(0)]
     pub owner_id: String,
+    #[n(1)]
     pub pickup_location: Location,
+    #[n(2)]
     pub drop_off_location: Location,
+    #[cbor(n(3), with = "compact::millis")]
     pub pickup_time: Timestamp,
+    #[cbor(n(4), with = "compact::millis")]
     pub deadline: Timestamp,
+    #[n(5)]
     pub expedited: bool,
+    #[n(6)]
     pub confirmation_required: Confirmation,
+    #[n(7)]
     pub package_info: PackageInfo,
 }
 

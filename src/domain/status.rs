@@ -1,22 +1,33 @@
-//! What the status feed tells: one line of the status stream for every change of a delivery.
+//! What the status feed tells: every change of a delivery. On the status stream a line holds the changes of one
+//! delivery that were told together, so that what they have in common is written once.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::request::{DeliveryId, Location};
 use super::time::Timestamp;
 use super::workflow::{Status, StepName};
 
 /// Where a delivery is on its way; told by the delivery service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Encode, Decode)]
+#[cbor(index_only)]
 pub enum Stage {
+    #[n(0)]
     Created,
+    #[n(1)]
     HeadedToPickup,
+    #[n(2)]
     PickedUp,
+    #[n(3)]
     HeadedToDropOff,
+    #[n(4)]
     Delivered,
+    #[n(5)]
     Cancelled,
 }
 
@@ -33,11 +44,12 @@ pub enum EventType {
     Location,
 }
 
-/// An event's place on the status stream, told as `<offset>-<line>`. Later events have greater ids.
+/// An event's place on the status stream: which entry, and which of the entry's events; told as `<offset>-<number>`.
+/// Later events have greater ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventId {
     pub offset: u64,
-    pub line: u32,
+    pub number: u32,
 }
 
 /// Why a text is not an event's id.
@@ -49,54 +61,70 @@ impl EventId {
     /// Where an entry begins.
     #[must_use]
     pub fn start_of(offset: u64) -> Self {
-        Self { offset, line: 0 }
+        Self { offset, number: 0 }
     }
 
     /// The first place after this event.
     #[must_use]
     pub fn after(self) -> Self {
-        self.line.checked_add(1).map_or(Self::start_of(self.offset.saturating_add(1)), |line| Self { line, ..self })
+        let next = |number| Self { number, ..self };
+        self.number.checked_add(1).map_or(Self::start_of(self.offset.saturating_add(1)), next)
     }
 }
 
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.offset, self.line)
+        write!(f, "{}-{}", self.offset, self.number)
     }
 }
 
 impl FromStr for EventId {
     type Err = InvalidEventId;
     fn from_str(text: &str) -> Result<Self, InvalidEventId> {
-        let (offset, line) = text.split_once('-').ok_or(InvalidEventId)?;
+        let (offset, number) = text.split_once('-').ok_or(InvalidEventId)?;
         let id = Self {
             offset: offset.parse().map_err(|_| InvalidEventId)?,
-            line: line.parse().map_err(|_| InvalidEventId)?,
+            number: number.parse().map_err(|_| InvalidEventId)?,
         };
         // One event, one id: no leading zeros, no signs.
         if id.to_string() == text { Ok(id) } else { Err(InvalidEventId) }
     }
 }
 
-/// One change. The `id` that readers see is its place on the stream, so it is not part of the line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// One change. The `id` that readers see is its place on the stream, and whose change it is stands once in its line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusEvent {
     pub at: Timestamp,
+    #[serde(skip)]
     pub delivery_id: DeliveryId,
+    #[serde(skip)]
     pub owner_id: String,
     #[serde(rename = "type")]
     pub kind: EventType,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepName>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<Location>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Cow<'static, str>>,
+}
+
+/// One line of the status stream: the changes of one delivery, as they are written. Event `n` of an entry is the n-th
+/// over all of its lines.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line<'a> {
+    #[serde(borrow)]
+    pub delivery_id: Cow<'a, str>,
+    #[serde(borrow)]
+    pub owner_id: Cow<'a, str>,
+    #[serde(borrow)]
+    pub events: Vec<&'a RawValue>,
 }
 
 impl StatusEvent {

@@ -15,8 +15,10 @@
 
 use std::sync::Arc;
 
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
+use super::compact;
 use super::operation::Operation;
 use super::request::{DeliveryId, DeliveryRequest, Location};
 use super::time::Timestamp;
@@ -57,16 +59,26 @@ impl StepName {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Encode, Decode)]
+#[cbor(index_only)]
 pub enum Status {
+    #[n(0)]
     Accepted,
+    #[n(1)]
     Scheduling,
+    #[n(2)]
     Scheduled,
+    #[n(3)]
     Compensating,
+    #[n(4)]
     Failed,
+    #[n(5)]
     Stuck,
+    #[n(6)]
     Cancelling,
+    #[n(7)]
     Cancelled,
+    #[n(8)]
     Completed,
 }
 
@@ -105,21 +117,44 @@ impl Status {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
+#[cbor(index_only)]
 pub enum StepState {
     #[default]
+    #[n(0)]
     Pending,
+    #[n(1)]
     Running,
+    #[n(2)]
     Done,
+    #[n(3)]
     Failed,
+    #[n(4)]
     Unknown,
+    #[n(5)]
     Undone,
 }
 
+impl StepState {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Done => "Done",
+            Self::Failed => "Failed",
+            Self::Unknown => "Unknown",
+            Self::Undone => "Undone",
+        }
+    }
+}
+
 /// Why something did not work: a stable code for programs, a text for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
 pub struct Failure {
+    #[n(0)]
     pub code: ReasonCode,
+    #[n(1)]
     pub text: String,
 }
 
@@ -130,24 +165,37 @@ impl Failure {
 }
 
 /// The stable codes. A code never changes its meaning; new ones may come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Encode, Decode)]
+#[cbor(index_only)]
 pub enum ReasonCode {
+    #[n(0)]
     AccountUnknown,
+    #[n(1)]
     AccountSuspended,
+    #[n(2)]
     PackageTooHeavy,
+    #[n(3)]
     PackageTooLarge,
+    #[n(4)]
     OutOfArea,
+    #[n(5)]
     NoCarrier,
+    #[n(6)]
     NoDroneBeforeDeadline,
     /// A service was away or failing for longer than the step may take.
+    #[n(7)]
     ServiceUnavailable,
     /// A service answered with a refusal of its own.
+    #[n(8)]
     ServiceRefused,
     /// A call came for a delivery that was cancelled before.
+    #[n(9)]
     AlreadyCancelled,
     /// The client asked for it.
+    #[n(10)]
     CancelledByClient,
     /// An operator gave up on undoing it.
+    #[n(11)]
     Abandoned,
 }
 
@@ -173,33 +221,44 @@ impl ReasonCode {
 }
 
 /// A carrier's part of the way: it brings the package to where the drone can take over, or from where it stops.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Leg {
+    #[n(0)]
     pub carrier: String,
+    #[n(1)]
     pub from: Location,
+    #[n(2)]
     pub to: Location,
 }
 
 /// What the transport step decided: which part of the way the drone flies, and what carriers do of the rest.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Route {
+    #[n(0)]
     pub pickup: Location,
+    #[n(1)]
     pub drop_off: Location,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cbor(n(2), default)]
     pub legs: Vec<Leg>,
 }
 
 /// The time one drone is kept for one delivery.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Reservation {
+    #[n(0)]
     pub drone_id: String,
     /// From leaving its home to being back there.
+    #[cbor(n(1), with = "compact::millis")]
     pub from: Timestamp,
+    #[cbor(n(2), with = "compact::millis")]
     pub until: Timestamp,
+    #[cbor(n(3), with = "compact::millis")]
     pub pickup_at: Timestamp,
+    #[cbor(n(4), with = "compact::millis")]
     pub drop_off_at: Timestamp,
 }
 
@@ -212,16 +271,21 @@ pub enum Output {
     Reservation(Reservation),
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
+    #[n(0)]
     pub state: StepState,
+    #[n(1)]
     pub attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cbor(n(2), with = "compact::maybe_millis", has_nil)]
     pub started_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cbor(n(3), with = "compact::maybe_millis", has_nil)]
     pub finished_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(4)]
     pub error: Option<Failure>,
 }
 
@@ -272,30 +336,43 @@ pub struct Illegal {
 }
 
 /// The record of one delivery's workflow: what the store keeps and the API shows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Workflow {
+    #[n(0)]
     pub delivery_id: DeliveryId,
+    #[cbor(n(1), with = "compact::shared")]
     pub request: Arc<DeliveryRequest>,
+    #[n(2)]
     pub status: Status,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(3)]
     pub reason: Option<Failure>,
+    #[cbor(n(4), with = "compact::millis")]
     pub accepted_at: Timestamp,
+    #[cbor(n(5), with = "compact::millis")]
     pub updated_at: Timestamp,
     /// When the scheduling must have come to an end; whoever finds it past this takes it over.
+    #[cbor(n(6), with = "compact::millis")]
     pub complete_by: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(7)]
     pub trace: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(8)]
     pub route: Option<Route>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(9)]
     pub reservation: Option<Reservation>,
     /// The changes of plan that were applied, newest last, so that a replay applies none twice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cbor(n(10), default)]
     pub changes: Vec<String>,
     /// Why the last change of plan was not possible, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(11)]
     pub change_refused: Option<Failure>,
+    #[n(12)]
     pub steps: [Step; 5],
 }
 

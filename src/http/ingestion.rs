@@ -30,7 +30,7 @@ const MAX_KEY: usize = 255;
 /// delivery.
 const NAMESPACE: Uuid = Uuid::from_u128(0x0d2f_5c1e_7b1a_5e52_9a3c_64e0_83a1_90d4);
 
-/// What the calls need.
+/// What the calls need; each thread of the server has its own.
 pub struct Ingestion {
     pub(super) intake: Intake,
     pub(super) workflows: Workflows,
@@ -123,7 +123,7 @@ impl Ingestion {
         partition_of(id.as_str(), self.partitions)
     }
 
-    pub(super) async fn write(&self, partition: u32, lines: Vec<u8>, count: usize) -> Result<(), WriteError> {
+    pub(super) async fn write(&self, partition: u32, lines: &[u8], count: usize) -> Result<(), WriteError> {
         let outcome = self.intake.accept(partition, lines, count).await;
         match &outcome {
             Ok(()) => metrics::accepted(count),
@@ -188,7 +188,7 @@ impl Ingestion {
             return Ok(accepted(&id, true));
         }
         let ready = self.ready(id, draft, now, trace);
-        let outcome = self.write(ready.partition, ready.line, 1).await;
+        let outcome = self.write(ready.partition, &ready.line, 1).await;
         self.settle(&key, &fingerprint, &outcome).await;
         outcome.map(|()| accepted(&ready.id, false)).map_err(Problem::from)
     }
@@ -223,7 +223,7 @@ impl Ingestion {
             },
         }
         let ready = self.ready(id, draft, now, trace);
-        let outcome = self.write(ready.partition, ready.line, 1).await;
+        let outcome = self.write(ready.partition, &ready.line, 1).await;
         if claimed == Claimed::Ours || outcome.is_ok() {
             self.settle(&key, &fingerprint, &outcome).await;
         }
@@ -244,7 +244,7 @@ async fn post(
         Some(uuid) => detached(async move { ingestion.keyed(uuid, draft, now, caller.trace).await }).await,
         None => {
             let ready = ingestion.ready(DeliveryId::generate(), draft, now, caller.trace);
-            ingestion.write(ready.partition, ready.line, 1).await?;
+            ingestion.write(ready.partition, &ready.line, 1).await?;
             Ok(accepted(&ready.id, false))
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::entities::{self, all, already_cancelled, bury, decode, encode, tomb};
@@ -15,22 +16,29 @@ use crate::domain::workflow::Output;
 use crate::domain::{Failure, ReasonCode, StepName};
 use crate::store::{StoreError, Txn};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
+#[cbor(index_only)]
 pub enum AccountStatus {
+    #[n(0)]
     Active,
+    #[n(1)]
     Suspended,
 }
 
 /// Who may have packages flown, and how to reach them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Account {
+    #[n(0)]
     pub status: AccountStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(1)]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(2)]
     pub email: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(3)]
     pub webhook: Option<String>,
 }
 

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::completion::Completion;
@@ -15,65 +16,89 @@ use crate::demo::plan::{self, FlightPlan, Planner};
 use crate::domain::status::{EventType, Stage, StatusEvent};
 use crate::domain::time::{Timestamp, now};
 use crate::domain::workflow::Output;
-use crate::domain::{Confirmation, DeliveryId, Failure, Location, ReasonCode, StepName};
+use crate::domain::{Confirmation, DeliveryId, Failure, Location, ReasonCode, StepName, compact};
 use crate::store::{Expect, Outcome, Scan, StoreError, Txn};
 
 /// How many confirmations and how many wishes to be told one delivery holds.
 const MOST: usize = 16;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
+    #[n(0)]
     pub id: DeliveryId,
+    #[n(1)]
     pub owner_id: String,
+    #[n(2)]
     pub pickup_location: Location,
+    #[n(3)]
     pub drop_off_location: Location,
+    #[cbor(n(4), with = "compact::millis")]
     pub pickup_time: Timestamp,
+    #[cbor(n(5), with = "compact::millis")]
     pub deadline: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(6)]
     pub drone_id: Option<String>,
+    #[n(7)]
     pub expedited: bool,
+    #[n(8)]
     pub confirmation_required: Confirmation,
+    #[n(9)]
     pub stage: Stage,
+    #[cbor(n(10), with = "compact::millis")]
     pub created_at: Timestamp,
+    #[cbor(n(11), with = "compact::millis")]
     pub updated_at: Timestamp,
+    #[cbor(n(12), default)]
     pub events: Vec<StageEvent>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cbor(n(13), default)]
     pub confirmations: Vec<Confirmed>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cbor(n(14), default)]
     pub notify_me: Vec<NotifyMe>,
     /// How it is flown where the demo flies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(15)]
     pub flight: Option<FlightPlan>,
 }
 
 /// When a delivery reached a stage.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 pub struct StageEvent {
+    #[cbor(n(0), with = "compact::millis")]
     pub at: Timestamp,
+    #[n(1)]
     pub stage: Stage,
 }
 
 /// That the receiver confirmed the package's arrival.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Confirmed {
+    #[cbor(n(0), with = "compact::millis")]
     pub at: Timestamp,
     #[serde(rename = "type")]
+    #[n(1)]
     pub kind: Confirmation,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(2)]
     pub reference: Option<String>,
 }
 
 /// Who wants to be told when the delivery reaches a stage.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NotifyMe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(0)]
     pub email: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(1)]
     pub webhook: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(2)]
     pub stage: Option<Stage>,
 }
 

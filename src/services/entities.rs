@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
+use minicbor::Decode;
 use serde::{Deserialize, Serialize};
 
 use super::StepError;
-use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
+pub use crate::domain::compact::encode;
+use crate::domain::{DeliveryId, Failure, ReasonCode, StepName, compact};
 use crate::store::{Expect, Scan, State, StoreError, Txn};
 
 /// How often a plan is made anew after somebody else was quicker.
@@ -36,16 +37,10 @@ pub fn already_cancelled() -> StepError {
     StepError::Refused(Failure::new(ReasonCode::AlreadyCancelled, "the delivery was cancelled before"))
 }
 
-#[must_use]
-pub fn encode<T: Serialize>(entity: &T) -> Bytes {
-    // Plain data written to memory: there is no writer that errs and no map key that is not a string.
-    serde_json::to_vec(entity).unwrap_or_default().into()
-}
-
 /// # Errors
 /// When the value is not such an entity.
-pub fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(value).map_err(|error| damaged(&error.to_string()))
+pub fn decode<T: for<'b> Decode<'b, ()>>(value: &[u8]) -> Result<T, StoreError> {
+    compact::decode(value).map_err(|error| damaged(&error.to_string()))
 }
 
 #[must_use]
@@ -55,7 +50,7 @@ pub fn damaged(reason: &str) -> StoreError {
 
 /// # Errors
 /// When the store does not answer.
-pub async fn read<T: DeserializeOwned>(state: &dyn State, key: String) -> Result<Option<T>, StoreError> {
+pub async fn read<T: for<'b> Decode<'b, ()>>(state: &dyn State, key: String) -> Result<Option<T>, StoreError> {
     let values = state.get(&[key]).await?;
     values.into_iter().flatten().next().map(|value| decode(&value)).transpose()
 }
@@ -92,7 +87,7 @@ impl<T> Page<T> {
 ///
 /// # Errors
 /// When the store does not answer.
-pub async fn page<T: DeserializeOwned>(
+pub async fn page<T: for<'b> Decode<'b, ()>>(
     state: &dyn State,
     mut scan: Scan,
     key: impl Fn(&str) -> String,

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::entities::{self, Plan, already_cancelled, bury, change, decode, encode, tomb};
@@ -13,13 +14,17 @@ use crate::domain::workflow::Output;
 use crate::domain::{DeliveryId, Failure, PackageInfo, PackageSize, ReasonCode, StepName};
 use crate::store::{Expect, Outcome, StoreError, Txn};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Package {
+    #[n(0)]
     pub delivery_id: DeliveryId,
+    #[n(1)]
     pub size: PackageSize,
+    #[n(2)]
     pub weight: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(3)]
     pub tag: Option<String>,
 }
 

@@ -1,22 +1,26 @@
 //! What drones tell of themselves: where they are and how far they are with a delivery.
 
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::entities::{encode, read};
 use super::{Local, StepError};
 use crate::domain::status::{EventType, Stage, StatusEvent};
 use crate::domain::time::{Timestamp, now};
-use crate::domain::{DeliveryId, Location};
+use crate::domain::{DeliveryId, Location, compact};
 use crate::store::{StoreError, Txn};
 
 /// Where a drone was last.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Position {
+    #[cbor(n(0), with = "compact::millis")]
     pub at: Timestamp,
+    #[n(1)]
     pub location: Location,
     /// What it is flying for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[n(2)]
     pub delivery_id: Option<DeliveryId>,
 }
 

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::entities::{self, all, already_cancelled, bury, encode, exists, tomb};
@@ -17,10 +18,12 @@ use crate::domain::{DeliveryId, DeliveryRequest, Failure, Location, ReasonCode, 
 use crate::store::{Expect, Outcome, StoreError, Txn};
 
 /// What was booked with carriers for one delivery, or for none of its way if `legs` is empty.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Booking {
+    #[n(0)]
     pub delivery_id: DeliveryId,
+    #[n(1)]
     pub route: Route,
 }
 

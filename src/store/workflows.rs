@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{Expect, Outcome, Scan, State, StoreError, Txn};
 use crate::domain::time::Timestamp;
-use crate::domain::{DeliveryId, Status, Workflow};
+use crate::domain::{DeliveryId, Status, Workflow, compact};
 
 /// A record with the bytes the store has of it.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl Workflows {
     /// When the store is away; then any of them may have been written, and all are to be loaded again or written
     /// again: the same bytes once more are not a conflict.
     pub async fn save(&self, records: &mut [&mut Stored]) -> Result<Vec<Outcome>, StoreError> {
-        let encoded: Vec<Bytes> = records.iter().map(|r| encode(&r.workflow)).collect();
+        let encoded: Vec<Bytes> = records.iter().map(|r| compact::encode(&*r.workflow)).collect();
         let txns = records.iter().zip(&encoded).map(|(record, bytes)| record.txn(bytes.clone())).collect();
         let mut outcomes = self.state.commit(txns).await?;
         let unsure: Vec<usize> =
@@ -252,13 +252,8 @@ impl Stored {
     }
 }
 
-fn encode(workflow: &Workflow) -> Bytes {
-    // Plain data to memory cannot fail; an empty value would be refused as unreadable, never taken for a record.
-    serde_json::to_vec(workflow).unwrap_or_default().into()
-}
-
 fn decode(key: &str, bytes: Bytes) -> Result<Stored, StoreError> {
-    match serde_json::from_slice::<Workflow>(&bytes) {
+    match compact::decode::<Workflow>(&bytes) {
         Ok(workflow) => {
             let seen = Some(Seen { bytes, status: workflow.status });
             Ok(Stored { workflow: Box::new(workflow), seen })

@@ -4,16 +4,15 @@
 //! What waits for one subscriber is bounded: one that lets more wait is marked as lagging and let go, at no cost to
 //! the others. One that has taken everything always gets the next batch whole, however large the engine made it.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytestring::ByteString;
-use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use crate::domain::status::EventId;
+use crate::domain::status::{EventId, Line};
 use crate::stream::Entry;
 
 /// What one subscriber wants to hear: everything, or only what has this delivery and this owner.
@@ -24,24 +23,10 @@ pub struct Filter {
 }
 
 impl Filter {
-    fn wants_all(&self) -> bool {
-        self.delivery_id.is_none() && self.owner_id.is_none()
+    fn wants(&self, line: &Line) -> bool {
+        self.delivery_id.as_deref().is_none_or(|id| id == line.delivery_id)
+            && self.owner_id.as_deref().is_none_or(|id| id == line.owner_id)
     }
-
-    fn wants(&self, subject: &Subject) -> bool {
-        self.delivery_id.as_deref().is_none_or(|id| id == subject.delivery_id)
-            && self.owner_id.as_deref().is_none_or(|id| id == subject.owner_id)
-    }
-}
-
-/// Whom an event is about: all that is parsed of it, and only when somebody filters.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Subject<'a> {
-    #[serde(borrow)]
-    delivery_id: Cow<'a, str>,
-    #[serde(borrow)]
-    owner_id: Cow<'a, str>,
 }
 
 /// One message of the feed.
@@ -63,9 +48,17 @@ pub enum Told {
 }
 
 impl Told {
-    fn event(id: EventId, line: &str) -> Option<Self> {
-        let rest = line.strip_prefix('{')?;
-        Some(Self::Event { id, json: format!("{{\"id\":\"{id}\",{rest}").into() })
+    /// The events of a line, whole again.
+    fn events(line: &Line, first: EventId) -> Vec<Self> {
+        let (delivery, owner) = (json(&line.delivery_id), json(&line.owner_id));
+        let events = line.events.iter().zip(first.number..);
+        let event = |(event, number): (&&RawValue, u32)| {
+            let id = EventId { number, ..first };
+            let rest = event.get().strip_prefix('{')?;
+            let json = format!(r#"{{"id":"{id}","deliveryId":{delivery},"ownerId":{owner},{rest}"#).into();
+            Some(Self::Event { id, json })
+        };
+        events.filter_map(event).collect()
     }
 
     /// As the client sees it.
@@ -80,19 +73,25 @@ impl Told {
     }
 }
 
-/// The lines of an entry with their ids. What is no text is nobody's event.
-fn lines(entry: &Entry) -> impl Iterator<Item = (EventId, &str)> {
-    let lines = entry.body.split(|byte| *byte == b'\n').zip(0..);
-    lines.filter(|(line, _)| !line.is_empty()).filter_map(|(line, number)| {
-        Some((EventId { offset: entry.offset, line: number }, std::str::from_utf8(line).ok()?))
+/// A text as JSON.
+fn json(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+/// The lines of an entry, each with the id of its first event. What cannot be read is nobody's.
+fn lines(entry: &Entry) -> impl Iterator<Item = (EventId, Line<'_>)> {
+    let mut next = EventId::start_of(entry.offset);
+    let lines = entry.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok()).map(move |line| {
+        let first = next;
+        next.number = next.number.saturating_add(u32::try_from(line.events.len()).unwrap_or(u32::MAX));
+        (first, line)
     })
 }
 
 /// What one subscriber is to be told of an entry.
 pub fn wanted<'a>(entry: &'a Entry, filter: &'a Filter) -> impl Iterator<Item = Told> + 'a {
-    let wants =
-        |line| filter.wants_all() || serde_json::from_str::<Subject>(line).is_ok_and(|subject| filter.wants(&subject));
-    lines(entry).filter(move |(_, line)| wants(line)).filter_map(|(id, line)| Told::event(id, line))
+    lines(entry).filter(|(_, line)| filter.wants(line)).flat_map(|(first, line)| Told::events(&line, first))
 }
 
 /// What the hub and one subscriber both see.
@@ -240,19 +239,15 @@ impl Audience {
     }
 
     fn gather(&mut self, entry: &Entry) {
-        let filtered = self.all.len() < self.members.len();
-        for (id, line) in lines(entry) {
-            let subject = if filtered { serde_json::from_str::<Subject>(line).ok() } else { None };
-            let concerned = subject.iter().flat_map(|subject| {
-                let lists = [self.by_delivery.get(&*subject.delivery_id), self.by_owner.get(&*subject.owner_id)];
-                lists.into_iter().flatten().flatten()
-            });
-            let mut event = None;
+        for (first, line) in lines(entry) {
+            let lists = [self.by_delivery.get(&*line.delivery_id), self.by_owner.get(&*line.owner_id)];
+            let concerned = lists.into_iter().flatten().flatten();
+            let mut events = None;
             for key in self.all.iter().chain(concerned) {
                 let Some(member) = self.members.get_mut(key) else { continue };
-                if subject.as_ref().is_none_or(|subject| member.filter.wants(subject)) {
-                    let made = event.get_or_insert_with(|| Told::event(id, line));
-                    member.batch.extend(made.clone());
+                if member.filter.wants(&line) {
+                    let made = events.get_or_insert_with(|| Told::events(&line, first));
+                    member.batch.extend_from_slice(made);
                 }
             }
         }
@@ -293,10 +288,13 @@ fn forget(index: &mut HashMap<String, Vec<u64>>, id: String, key: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actors::notice::StatusLines;
+    use crate::domain::DeliveryId;
+    use crate::domain::status::{EventType, StatusEvent};
     use crate::domain::time::now;
 
     fn entry(offset: u64, lines: usize) -> Entry {
-        let line = r#"{"deliveryId":"d","ownerId":"o","type":"Step"}"#.to_owned() + "\n";
+        let line = r#"{"deliveryId":"d","ownerId":"o","events":[{"type":"Step"}]}"#.to_owned() + "\n";
         Entry { offset, at: now(), body: line.repeat(lines).into() }
     }
 
@@ -310,9 +308,9 @@ mod tests {
         let (mut lazy, mut keen) = (audience.join(Filter::default()), audience.join(only("d")));
         for offset in 0..20 {
             audience.tell(&[entry(offset, 3)], offset);
-            for line in 0..3 {
+            for number in 0..3 {
                 let Some(Told::Event { id, .. }) = keen.next().await else { panic!("nothing was told") };
-                assert_eq!(id, EventId { offset, line });
+                assert_eq!(id, EventId { offset, number });
             }
         }
         assert_eq!((audience.len(), audience.lagged), (1, 1));
@@ -335,6 +333,25 @@ mod tests {
             }
         }
         assert_eq!(audience.lagged, 0);
+    }
+
+    #[test]
+    fn changes_of_one_delivery_share_a_line_and_are_told_one_by_one() {
+        let mut lines = StatusLines::default();
+        for (delivery, detail) in [("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")] {
+            let id = DeliveryId::parse(delivery).unwrap();
+            let event = StatusEvent::new(EventType::Step, now(), id, format!("of \"{delivery}\""));
+            lines.push(&StatusEvent { detail: Some(detail.into()), ..event });
+        }
+        assert_eq!(lines.len(), 4);
+        let entry = Entry { offset: 7, at: now(), body: lines.into_body() };
+        assert_eq!(entry.body.iter().filter(|byte| **byte == b'\n').count(), 3);
+        let filter = only("a");
+        let told: Vec<serde_json::Value> =
+            wanted(&entry, &filter).map(|told| serde_json::from_str(&told.json()).unwrap()).collect();
+        let seen: Vec<_> = told.iter().map(|event| (event["id"].as_str(), event["detail"].as_str())).collect();
+        assert_eq!(seen, [(Some("7-0"), Some("1")), (Some("7-1"), Some("2")), (Some("7-3"), Some("4"))]);
+        assert!(told.iter().all(|event| event["ownerId"] == "of \"a\"" && event["type"] == "Step"));
     }
 
     #[tokio::test]

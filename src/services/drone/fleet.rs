@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h3o::{CellIndex, LatLng, Resolution};
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::Location;
+use crate::domain::{Location, compact};
 use crate::services::entities::{decode, encode};
 use crate::services::{SharedState, telemetry};
 use crate::store::{Scan, State, StoreError, Txn};
@@ -20,21 +21,30 @@ const VERSION: &str = "fleet/version";
 const REFRESH: Duration = Duration::from_secs(1);
 const PAGE: usize = 1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
+#[cbor(index_only)]
 pub enum DroneStatus {
+    #[n(0)]
     Active,
     /// Keeps what it has and gets nothing new.
+    #[n(1)]
     Grounded,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Drone {
+    #[cbor(n(0), with = "compact::text")]
     pub id: Arc<str>,
+    #[n(1)]
     pub home: Location,
+    #[n(2)]
     pub speed_kmh: f64,
+    #[n(3)]
     pub range_km: f64,
+    #[n(4)]
     pub payload_kg: f64,
+    #[n(5)]
     pub status: DroneStatus,
 }
 

@@ -227,8 +227,9 @@ impl Writer {
             if expires > now || batch.len() >= PURGE_STEP {
                 break expires;
             }
-            if tables.values.get(key)?.and_then(Stored::decode).is_some_and(|stored| stored.expires == expires) {
-                batch.remove(&tables.values, key);
+            let values = tables.values(key);
+            if values.get(key)?.and_then(Stored::decode).is_some_and(|stored| stored.expires == expires) {
+                batch.remove(values, key);
             }
             batch.remove(&tables.expiry, entry);
         };

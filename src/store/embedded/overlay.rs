@@ -88,14 +88,15 @@ impl<'a> Overlay<'a> {
 
     pub fn fill(self, batch: &mut OwnedWriteBatch) {
         for (key, stored) in self.values {
+            let values = self.tables.values(key.as_bytes());
             match stored {
                 Some(stored) => {
                     if stored.expires > 0 {
                         batch.insert(&self.tables.expiry, expiry_key(stored.expires, key.as_bytes()), Bytes::new());
                     }
-                    batch.insert(&self.tables.values, key, stored.encode());
+                    batch.insert(values, key, stored.encode());
                 }
-                None => batch.remove(&self.tables.values, key),
+                None => batch.remove(values, key),
             }
         }
         for ((set, member), is_in) in self.members {

@@ -1,6 +1,9 @@
-//! How the state lies in fjall: three keyspaces, their keys, and sizes that keep the memory bounded.
+//! How the state lies in fjall: its keyspaces, their keys, and sizes that keep the memory bounded.
 //!
-//! - `values`: key → 8 bytes of expiry (milliseconds since the epoch, 0 for never), then the value.
+//! - `values` and `values-workflow`, `values-delivery` and so on: key → 8 bytes of expiry (milliseconds since the
+//!   epoch, 0 for never), then the value. A key's kind is what stands before its first slash; the kinds that every
+//!   workflow writes have a keyspace each. Ids grow with time, so a kind's tables hardly overlap and are moved down
+//!   instead of merged; and to look for a tombstone where there is none costs next to nothing.
 //! - `members`: set, a zero byte, member → nothing. Names of sets hold no zero byte.
 //! - `expiry`: 8 bytes of expiry, key → nothing: what is to be purged when. An entry says nothing by itself: the
 //!   value may have been written again since, with another expiry.
@@ -21,9 +24,20 @@ const JOURNAL_BYTES: u64 = 128 * MIB;
 const SEALED_MEMTABLES: usize = 3;
 const UNMERGED_TABLES: usize = 24;
 
+/// The kinds of keys with a keyspace of their own, and the size of its memtable.
+const KINDS: [(&str, u64); 6] = [
+    ("workflow", 8 * MIB),
+    ("delivery", 4 * MIB),
+    ("package", 2 * MIB),
+    ("resv", 2 * MIB),
+    ("cal", 4 * MIB),
+    ("tomb", 2 * MIB),
+];
+
 pub(super) struct Tables {
     pub db: Database,
-    pub values: Keyspace,
+    /// In the order of [`KINDS`], the one for all others last.
+    values: Vec<Keyspace>,
     pub members: Keyspace,
     pub expiry: Keyspace,
 }
@@ -41,13 +55,14 @@ impl Tables {
         // work, which costs a whole core.
         let builder = Database::builder(path).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
         let db = builder.worker_threads(1).open()?;
-        let keyspace = |name, memtable_bytes| {
+        let keyspace = |name: &str, memtable_bytes| {
             db.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
         };
+        let kinds = KINDS.iter().map(|(kind, bytes)| keyspace(&format!("values-{kind}"), *bytes));
         Ok(Self {
-            values: keyspace("values", 8 * MIB)?,
+            values: kinds.chain([keyspace("values", 2 * MIB)]).collect::<fjall::Result<_>>()?,
             members: keyspace("members", 8 * MIB)?,
-            expiry: keyspace("expiry", 4 * MIB)?,
+            expiry: keyspace("expiry", 2 * MIB)?,
             db,
         })
     }
@@ -55,11 +70,20 @@ impl Tables {
     /// The values of the keys at one moment: never half of a commit.
     pub fn get(&self, keys: &[String], now: u64) -> fjall::Result<Vec<Option<Bytes>>> {
         let snapshot = self.db.snapshot();
-        keys.iter().map(|key| Ok(alive(snapshot.get(&self.values, key)?, now).map(|stored| stored.value))).collect()
+        keys.iter()
+            .map(|key| Ok(alive(snapshot.get(self.values(key.as_bytes()), key)?, now).map(|stored| stored.value)))
+            .collect()
     }
 
     pub fn value(&self, key: &str, now: u64) -> fjall::Result<Option<Stored>> {
-        Ok(alive(self.values.get(key)?, now))
+        Ok(alive(self.values(key.as_bytes()).get(key)?, now))
+    }
+
+    /// The keyspace of a key.
+    pub fn values(&self, key: &[u8]) -> &Keyspace {
+        let kind = key.split(|byte| *byte == b'/').next().unwrap_or_default();
+        let number = KINDS.iter().position(|(name, _)| name.as_bytes() == kind).unwrap_or(KINDS.len());
+        &self.values[number]
     }
 
     pub fn scan(&self, scan: &Scan) -> fjall::Result<Vec<Bytes>> {
@@ -80,7 +104,7 @@ impl Tables {
 
     /// Whether the writes have run ahead of flushing and merging; an error if these have died.
     pub fn is_behind(&self) -> fjall::Result<bool> {
-        let behind = [&self.values, &self.members, &self.expiry].iter().any(|keyspace| {
+        let behind = self.values.iter().chain([&self.members, &self.expiry]).any(|keyspace| {
             keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || keyspace.l0_table_count() >= UNMERGED_TABLES
         });
         if behind {

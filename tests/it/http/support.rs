@@ -198,11 +198,15 @@ impl TestApi {
         let state = Arc::new(TestState { inner, away: AtomicBool::new(false) });
         let streams = Arc::new(TestStreams::new());
         let health = Health::default();
-        let intake = Intake::new(writers(&settings, &streams));
-        let ingestion = web::Data::new(Ingestion::new(&settings, intake, state.clone()));
+        let writers: Arc<[WriterHandle]> = writers(&settings, &streams).into();
+        let (shared_settings, shared_state) = (settings.clone(), state.clone());
         let shared = web::Data::new(health.clone());
         let routes: Vec<Routes> = vec![
-            Arc::new(move |config| Ingestion::routes(&ingestion, config)),
+            Arc::new(move |config| {
+                let intake = Intake::new(writers.clone());
+                let ingestion = Ingestion::new(&shared_settings, intake, shared_state.clone());
+                Ingestion::routes(&web::Data::new(ingestion), config);
+            }),
             Arc::new(move |config| {
                 config.app_data(shared.clone()).configure(probes::routes).route("/panic", web::get().to(panics));
             }),
@@ -259,6 +263,7 @@ fn writers(settings: &Settings, streams: &Arc<TestStreams>) -> Vec<WriterHandle>
         batch_lines: settings.ingestion.batch_requests,
         batch_bytes: settings.ingestion.batch_bytes,
         in_flight: settings.ingestion.writes_in_flight,
+        linger: settings.ingestion.linger,
         timeout: settings.ingestion.write_timeout,
         recent_bytes: settings.ingestion.recent_bytes,
     };

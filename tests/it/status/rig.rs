@@ -9,6 +9,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use actix_web::dev::ServerHandle;
 use actix_web::web;
+use drone_delivery::actors::notice::StatusLines;
 use drone_delivery::actors::slot::Slot;
 use drone_delivery::actors::status_hub::{Observe, Observed, StatusFeed, StatusHub};
 use drone_delivery::actors::supervisor::{Child, Restarts, Retire, Supervisor, Watch};
@@ -105,15 +106,14 @@ impl Rig {
 
     pub async fn append_with(&self, events: u64, padding: &str) {
         let first = self.made.fetch_add(events, Ordering::SeqCst);
-        let mut body = Vec::new();
+        let mut lines = StatusLines::default();
         for number in first..first + events {
             let id = DeliveryId::parse(&format!("d-{}", number % 10)).unwrap();
             let mut event = StatusEvent::new(EventType::Step, now(), id, format!("o-{}", number % 2));
-            event.detail = Some(format!("{number} {padding}"));
-            serde_json::to_writer(&mut body, &event).unwrap();
-            body.push(b'\n');
+            event.detail = Some(format!("{number} {padding}").into());
+            lines.push(&event);
         }
-        let body = bytes::Bytes::from(body);
+        let body = lines.into_body();
         // As the status writer does: an entry that was not confirmed is written again.
         let deadline = std::time::Instant::now() + PATIENCE;
         while let Err(error) = self.streams.append(Stream::Status, body.clone()).await {
