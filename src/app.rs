@@ -104,7 +104,8 @@ impl App {
             supervisor: Supervisor::new(alerts.clone(), settings.panics.clone()).start(),
             settings: Arc::new(settings),
             alerts,
-            arbiters: (0..cores.max(2)).map(|_| Arbiter::new().handle()).collect(),
+            // More threads than cores: one that waits for the store's lock leaves its core to another.
+            arbiters: (0..cores.max(2) * 2).map(|_| Arbiter::new().handle()).collect(),
         };
         starting.start(health)
     }
@@ -195,7 +196,6 @@ impl Starting {
             batch_lines: ingestion.batch_requests,
             batch_bytes: ingestion.batch_bytes,
             in_flight: ingestion.writes_in_flight,
-            linger: ingestion.linger,
             timeout: ingestion.write_timeout,
             recent_bytes: ingestion.recent_bytes / self.settings.partitions.count as usize,
         };
@@ -223,11 +223,11 @@ impl Starting {
 
     fn start_ingestion(&self) -> Routes {
         let count = self.settings.partitions.count;
-        let writers: Arc<[_]> =
+        let writers: Vec<_> =
             (0..count).map(|p| self.start_writer(Stream::Requests(p), &format!("writer/{p}"))).collect();
         let (settings, state) = (self.settings.clone(), self.engine.state.clone());
         Arc::new(move |config| {
-            let ingestion = Ingestion::new(&settings, Intake::new(writers.clone()), state.clone());
+            let ingestion = Ingestion::new(&settings, Intake::new(&writers), state.clone());
             Ingestion::routes(&web::Data::new(ingestion), config);
         })
     }

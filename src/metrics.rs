@@ -27,6 +27,8 @@ pub const WORKFLOWS: &str = "drone_workflows_total";
 pub const REPLAYED: &str = "drone_requests_replayed_total";
 /// From the acceptance of a request until all its steps are done.
 pub const ACCEPT_TO_SCHEDULED: &str = "drone_accept_to_scheduled_seconds";
+/// How long commits waited for the embedded state to catch up with what was written.
+pub const STATE_STALLS: &str = "drone_state_stall_seconds";
 /// Events of the services that found no room on their way to the status stream.
 pub const STATUS_DROPPED: &str = "drone_status_events_dropped_total";
 
@@ -57,6 +59,7 @@ fn install() -> anyhow::Result<PrometheusHandle> {
     let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
     let handle = builder.install_recorder()?;
     describe_histogram!(HTTP_SECONDS, Unit::Seconds, "How long calls took");
+    describe_histogram!(STATE_STALLS, Unit::Seconds, "How long commits waited for the embedded state to catch up");
     describe_counter!(ACCEPTED, "Requests that were answered 202");
     describe_counter!(REFUSED, "Requests that were not taken");
     let upkeep = handle.clone();

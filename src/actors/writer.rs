@@ -1,6 +1,5 @@
 //! The group commit in front of one stream: what arrives while a write is under way goes out together in the next
-//! one, as one entry. There is never a wait when nothing is under way. Under load a writer lets its group grow to the
-//! size of the last one before it writes again, for `linger` at most: larger groups cost the engine less.
+//! one, as one entry. There is never a wait when nothing is under way.
 //!
 //! What it promises (G1, G5): an `Ok` is sent only after the engine confirmed the entry. What waits is bounded; what
 //! does not fit is refused at once. A caller that goes away does not take its lines along. When the engine is away
@@ -39,7 +38,6 @@ pub struct Limits {
     pub batch_lines: usize,
     pub batch_bytes: usize,
     pub in_flight: usize,
-    pub linger: Duration,
     pub timeout: Duration,
     /// How much of what was written last can be found again.
     pub recent_bytes: usize,
@@ -62,8 +60,7 @@ struct Line {
     lines: usize,
     /// How many lines may wait.
     most: usize,
-    /// With so many lines the writer wants to be woken; none while it is at work anyway.
-    wake_at: Option<usize>,
+    resting: bool,
     refused: u64,
 }
 
@@ -99,15 +96,8 @@ pub struct Writer {
     limits: Limits,
     line: SharedLine,
     recent: Recent,
-    last: LastGroup,
     seen: Observed,
     lifeline: Lifeline,
-}
-
-/// The group written last: what the next one is measured by.
-struct LastGroup {
-    at: Instant,
-    lines: usize,
 }
 
 impl Writer {
@@ -121,23 +111,13 @@ impl Writer {
         lifeline: Lifeline,
     ) -> Self {
         let recent = Recent::new(limits.recent_bytes);
-        let last = LastGroup { at: Instant::now(), lines: 0 };
-        Self { stream, streams, limits, line: handle.line.clone(), recent, last, seen: Observed::default(), lifeline }
+        Self { stream, streams, limits, line: handle.line.clone(), recent, seen: Observed::default(), lifeline }
     }
 
     /// Starts writes while there are lines and a place in flight; rests when there are no lines.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         while self.seen.writing < self.limits.in_flight {
-            if let Some(wait) = self.wait() {
-                ctx.run_later(wait, Self::pump);
-                return;
-            }
-            let Some((body, replies, lines)) = self.line.lock().gather(&self.limits) else {
-                // Whoever comes next finds nothing to wait for.
-                self.last.lines = 0;
-                return;
-            };
-            self.last = LastGroup { at: Instant::now(), lines };
+            let Some((body, replies, lines)) = self.line.lock().gather(&self.limits) else { return };
             self.seen.writing += 1;
             let write = write(self.streams.clone(), self.stream, body.clone(), self.limits.timeout);
             ctx.spawn(write.into_actor(self).map(move |written, me, ctx| {
@@ -149,17 +129,6 @@ impl Writer {
                 me.pump(ctx);
             }));
         }
-    }
-
-    /// How long to let the group grow: not at all unless there is a stream of lines, smaller so far than the last group.
-    fn wait(&self) -> Option<Duration> {
-        let left = self.limits.linger.checked_sub(self.last.at.elapsed()).filter(|left| !left.is_zero())?;
-        let mut line = self.line.lock();
-        let grows = (1..self.last.lines).contains(&line.lines);
-        grows.then(|| {
-            line.wake_at = Some(self.last.lines);
-            left
-        })
     }
 
     fn settle(&mut self, written: Result<(), AppendError>, replies: Vec<Reply>, lines: usize) {
@@ -189,7 +158,7 @@ impl Line {
         }
         self.lines += append.count;
         self.appends.push_back(append);
-        Ok(self.wake_at.take_if(|at| self.lines >= *at).is_some())
+        Ok(std::mem::replace(&mut self.resting, false))
     }
 
     /// What goes out together; none when nothing waits.
@@ -209,7 +178,7 @@ impl Line {
             }
         }
         self.lines -= lines;
-        self.wake_at = replies.is_empty().then_some(0);
+        self.resting = replies.is_empty();
         (!replies.is_empty()).then(|| (body.freeze(), replies, lines))
     }
 
@@ -374,7 +343,6 @@ mod tests {
             batch_lines: 10,
             batch_bytes: 1_000,
             in_flight: 1,
-            linger: Duration::ZERO,
             timeout: Duration::from_secs(1),
             recent_bytes: 0,
         };

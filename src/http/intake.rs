@@ -1,12 +1,11 @@
 //! Where ingestion meets the partition writers.
 //!
-//! What a thread of the server accepts for one partition in one round of its connections goes to the writer as one
-//! cohort, and its answer comes back as one: under load the way between the threads is paid for once for all of them.
-//! Nobody is waited for: a cohort is handed on as soon as the thread has looked at each of its connections once.
+//! What a thread of the server accepts for one partition goes to the writer as one cohort, and its answer comes back as
+//! one: under load the way between the threads is paid for once for all of them. A cohort is handed on as soon as the
+//! thread has looked at each of its connections once; what arrives while it is being written is the next one.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::BytesMut;
 use tokio::sync::Notify;
@@ -16,9 +15,14 @@ use crate::domain::{DeliveryId, Operation, partition_of};
 
 /// The writers of all partitions, as one thread of the server sees them.
 pub struct Intake {
-    writers: Arc<[WriterHandle]>,
-    /// What is still open, by partition.
-    open: Rc<RefCell<Vec<Option<Cohort>>>>,
+    lanes: Vec<Rc<Lane>>,
+}
+
+/// One partition's cohorts.
+struct Lane {
+    writer: WriterHandle,
+    /// The one that is still open; none when nobody hands cohorts on.
+    open: RefCell<Option<Cohort>>,
 }
 
 /// Lines of one partition that go to the writer together.
@@ -51,9 +55,9 @@ impl End {
 impl Intake {
     /// The writers by partition, for one thread.
     #[must_use]
-    pub fn new(writers: Arc<[WriterHandle]>) -> Self {
-        let open = writers.iter().map(|_| None).collect();
-        Self { writers, open: Rc::new(RefCell::new(open)) }
+    pub fn new(writers: &[WriterHandle]) -> Self {
+        let lane = |writer: &WriterHandle| Rc::new(Lane { writer: writer.clone(), open: RefCell::default() });
+        Self { lanes: writers.iter().map(lane).collect() }
     }
 
     /// Writes one or more whole lines to a partition and comes back once they are durable. What was handed in is
@@ -62,16 +66,15 @@ impl Intake {
     /// # Errors
     /// When they are not known to be durable.
     pub async fn accept(&self, partition: u32, lines: &[u8], count: usize) -> Result<(), WriteError> {
-        let number = partition as usize;
-        let Some(writer) = self.writers.get(number) else {
+        let Some(lane) = self.lanes.get(partition as usize) else {
             return Err(WriteError::Unavailable(format!("partition {partition} has no writer")));
         };
         let end = {
-            let cohort = &mut self.open.borrow_mut()[number];
-            if cohort.is_none() {
-                actix_web::rt::spawn(hand_on(self.open.clone(), number, writer.clone()));
+            let mut open = lane.open.borrow_mut();
+            if open.is_none() {
+                actix_web::rt::spawn(hand_on(lane.clone()));
             }
-            let cohort = cohort.get_or_insert_default();
+            let cohort = open.get_or_insert_default();
             cohort.lines.extend_from_slice(lines);
             cohort.count += count;
             cohort.end.clone()
@@ -81,8 +84,8 @@ impl Intake {
 
     /// The operations on a delivery that this process accepted a moment ago, oldest first.
     pub async fn recent(&self, id: &DeliveryId) -> Vec<Operation> {
-        let partition = partition_of(id.as_str(), u32::try_from(self.writers.len()).unwrap_or(u32::MAX));
-        let writer = self.writers.get(partition as usize).and_then(|writer| writer.slot.get());
+        let partition = partition_of(id.as_str(), u32::try_from(self.lanes.len()).unwrap_or(u32::MAX));
+        let writer = self.lanes.get(partition as usize).and_then(|lane| lane.writer.slot.get());
         let lines = match writer {
             Some(writer) => writer.send(Find(id.clone())).await.unwrap_or_default(),
             None => Vec::new(),
@@ -91,11 +94,16 @@ impl Intake {
     }
 }
 
-/// Closes a cohort after a round of the thread's connections, has it written, and tells everybody in it.
-async fn hand_on(open: Rc<RefCell<Vec<Option<Cohort>>>>, number: usize, writer: WriterHandle) {
-    tokio::task::yield_now().await;
-    let Some(Cohort { lines, count, end }) = open.borrow_mut()[number].take() else { return };
-    let outcome = writer.append(lines.freeze(), count).await;
-    let _ = end.outcome.set(outcome);
-    end.told.notify_waiters();
+/// Closes the open cohort after a round of the thread's connections, has it written and tells everybody in it; and so
+/// on while there are more.
+async fn hand_on(lane: Rc<Lane>) {
+    loop {
+        tokio::task::yield_now().await;
+        let closed = lane.open.take().filter(|cohort| cohort.count > 0);
+        let Some(Cohort { lines, count, end }) = closed else { return };
+        *lane.open.borrow_mut() = Some(Cohort::default());
+        let outcome = lane.writer.append(lines.freeze(), count).await;
+        let _ = end.outcome.set(outcome);
+        end.told.notify_waiters();
+    }
 }

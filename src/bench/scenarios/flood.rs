@@ -14,8 +14,8 @@ use crate::bench::workload::Workload;
 use crate::bench::{Bench, Found};
 
 pub const BATCH: &str = "/api/deliveryrequests/batch";
-/// Few connections: the posts are large, and the scheduler is to have its share.
-pub const POSTERS: usize = 8;
+/// The posts are large, so these are enough to keep a backlog in front of the scheduler.
+pub const POSTERS: usize = 24;
 /// Requests in one post.
 pub const SIZE: usize = 100;
 

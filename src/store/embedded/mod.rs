@@ -100,13 +100,18 @@ impl EmbeddedState {
 
     /// Waits while the writes have run ahead of what fjall has flushed and merged.
     async fn catch_up(&self) -> Result<(), StoreError> {
-        let deadline = Instant::now() + CATCH_UP;
-        while self.read(Tables::is_behind).inspect_err(|_| Shared::reopen_later(&self.0))? {
-            if Instant::now() > deadline {
+        let begun = Instant::now();
+        let is_behind = || self.read(Tables::is_behind).inspect_err(|_| Shared::reopen_later(&self.0));
+        if !is_behind()? {
+            return Ok(());
+        }
+        while is_behind()? {
+            if begun.elapsed() > CATCH_UP {
                 return Err(unavailable("the disk does not keep up"));
             }
             tokio::time::sleep(CATCH_UP_POLL).await;
         }
+        metrics::histogram!(crate::metrics::STATE_STALLS).record(begun.elapsed().as_secs_f64());
         Ok(())
     }
 }

@@ -198,12 +198,12 @@ impl TestApi {
         let state = Arc::new(TestState { inner, away: AtomicBool::new(false) });
         let streams = Arc::new(TestStreams::new());
         let health = Health::default();
-        let writers: Arc<[WriterHandle]> = writers(&settings, &streams).into();
+        let writers = writers(&settings, &streams);
         let (shared_settings, shared_state) = (settings.clone(), state.clone());
         let shared = web::Data::new(health.clone());
         let routes: Vec<Routes> = vec![
             Arc::new(move |config| {
-                let intake = Intake::new(writers.clone());
+                let intake = Intake::new(&writers);
                 let ingestion = Ingestion::new(&shared_settings, intake, shared_state.clone());
                 Ingestion::routes(&web::Data::new(ingestion), config);
             }),
@@ -263,7 +263,6 @@ fn writers(settings: &Settings, streams: &Arc<TestStreams>) -> Vec<WriterHandle>
         batch_lines: settings.ingestion.batch_requests,
         batch_bytes: settings.ingestion.batch_bytes,
         in_flight: settings.ingestion.writes_in_flight,
-        linger: settings.ingestion.linger,
         timeout: settings.ingestion.write_timeout,
         recent_bytes: settings.ingestion.recent_bytes,
     };
