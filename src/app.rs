@@ -92,6 +92,7 @@ impl App {
     /// When the engine cannot be opened or the address cannot be bound.
     pub async fn start(settings: Settings) -> anyhow::Result<Self> {
         crate::metrics::start();
+        crate::crashes::arm(&settings.crashes);
         let health = Health::default();
         let engine = Engine::open(&settings, &health).await?;
         if settings.demo.enabled && settings.has(Role::Services) {

@@ -26,6 +26,7 @@ use super::scheduler::order_of;
 use super::writer::WriterHandle;
 use crate::alerts::{AlertKind, Alerts};
 use crate::config;
+use crate::crashes::{self, Point};
 use crate::domain::time::{later, now};
 use crate::domain::workflow::Event;
 use crate::domain::{DeliveryId, Failure, ReasonCode, Status, StepName, StepState, Workflow};
@@ -199,6 +200,7 @@ impl Compensator {
         let Some(job) = self.jobs.get_mut(id).filter(|j| j.step == step && j.record.is_some()) else { return };
         match answer {
             Answer::Done(_) => {
+                crashes::at(Point::undone(step));
                 job.tries = 0;
                 self.undone(id, ctx);
             }
@@ -290,6 +292,9 @@ impl Compensator {
                     notices.extend(Notice::of(&record.workflow));
                 }
             }
+            if !notices.is_empty() {
+                crashes::at(Point::EndSaved);
+            }
             lines.tell(&parts.status).await;
             super::notice::publish(&*parts.queues, notices).await;
             batch
@@ -320,6 +325,7 @@ impl Compensator {
     /// The delivery's messages are done with.
     fn settle(&mut self, id: &DeliveryId, ctx: &mut Context<Self>) {
         if let Some(job) = self.jobs.remove(id) {
+            crashes::at(Point::SettleDue);
             // model: Settle
             self.settle_tags(job.tags, Settle::Done, ctx);
         }

@@ -23,6 +23,7 @@ use super::checkpointer::Finished;
 use super::lifeline::Lifeline;
 use super::reader::{Offer, Work};
 use super::writer::WriterHandle;
+use crate::crashes::{self, Point};
 use crate::domain::time::{Timestamp, later, now};
 use crate::domain::workflow::Event;
 use crate::domain::{DeliveryId, OperationKind, Status, StepName, StepState, Workflow};
@@ -258,7 +259,10 @@ impl Scheduler {
         let at = now();
         match answer {
             // model: Execute
-            Answer::Done(output) => active.apply(Event::StepDone(step, output), at),
+            Answer::Done(output) => {
+                crashes::at(Point::done(step));
+                active.apply(Event::StepDone(step, output), at);
+            }
             Answer::Retrying(failure) => {
                 active.apply(Event::StepRetried(step, failure), at);
                 return None;

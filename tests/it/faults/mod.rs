@@ -6,6 +6,7 @@
 
 mod cancels;
 mod checker;
+mod crashes;
 mod drain;
 mod hostile;
 mod kills;

@@ -3,8 +3,9 @@
 
 use std::fs::File;
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,8 +51,17 @@ impl Process {
 
     /// Waits for its end by itself; none when a signal ended it.
     pub fn exit_code(&mut self) -> Option<i32> {
+        self.wait().code()
+    }
+
+    /// Waits for its end by itself; none when no signal ended it.
+    pub fn ending_signal(&mut self) -> Option<i32> {
+        self.wait().signal()
+    }
+
+    fn wait(&mut self) -> ExitStatus {
         wait_until("the end of the process", || self.has_ended());
-        self.child.wait().unwrap().code()
+        self.child.wait().unwrap()
     }
 }
 
