@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use drone_delivery::crashes::NAMES;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::checker::{check, list};
@@ -18,13 +19,14 @@ use crate::support::webhooks::{Letters, webhook_server};
 
 /// Half of the deliveries are cancelled, and some fail by themselves.
 const STYLE: Style = Style { clients: 8, pause: Duration::from_millis(2), most: 2_000, cancel_every: 2 };
+const AT_ONCE: usize = 4;
 /// `abort` ends the process with this one.
 const SIGABRT: i32 = 6;
 
-/// The how-manieth time a point is reached: late enough that much is under way, soon enough to be reached. Checkpoints
-/// are few.
+/// The how-manieth time a point is reached: late enough that much is under way, soon enough to be reached. Steps come
+/// one by one, the rest many together.
 fn after(point: &str) -> u32 {
-    if point.starts_with("checkpoint") { 6 } else { 25 }
+    if point.ends_with("done") { 25 } else { 6 }
 }
 
 async fn dies_and_comes_back(name: &str, point: &str, program: impl Fn(&str) -> Program) {
@@ -34,7 +36,7 @@ async fn dies_and_comes_back(name: &str, point: &str, program: impl Fn(&str) -> 
     program.furnish().await;
     ask_for_notices(&program, hook).await;
     let load = Load::start(&[program.port], STYLE);
-    assert_eq!(program.ending_signal(), Some(SIGABRT), "it did not die at {point}");
+    assert_eq!(program.ending_signal().await, Some(SIGABRT), "it did not die at {point}");
     let died = |line: &str| line.contains("a crash on purpose") && line.contains(point);
     assert!(program.log().lines().any(died), "it died of something else");
     program.configure("");
@@ -82,9 +84,11 @@ fn notice(id: &Value, status: &Value) -> String {
     format!("{} is {}", id.as_str().unwrap(), status.as_str().unwrap())
 }
 
+/// Some at a time: most of it is waiting for a process to come up or for a dead one's leases to end.
 async fn at_every_point(name: &str, program: impl Fn(&str) -> Program) {
-    for point in NAMES.repeat(rounds(1) as usize).into_iter().filter(|point| !point.is_empty()) {
-        dies_and_comes_back(name, point, &program).await;
+    let points: Vec<&str> = NAMES.iter().copied().filter(|point| !point.is_empty()).collect();
+    for some in points.repeat(rounds(1) as usize).chunks(AT_ONCE) {
+        join_all(some.iter().map(|point| dies_and_comes_back(name, point, &program))).await;
     }
 }
 

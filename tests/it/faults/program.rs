@@ -164,8 +164,8 @@ impl Program {
     }
 
     /// Waits for its end by itself and says which signal ended it.
-    pub fn ending_signal(&mut self) -> Option<i32> {
-        self.process.take().expect("it runs").ending_signal()
+    pub async fn ending_signal(&mut self) -> Option<i32> {
+        self.process.take().expect("it runs").ending_signal().await
     }
 
     pub fn log(&self) -> String {

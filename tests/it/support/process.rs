@@ -5,7 +5,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,17 +51,18 @@ impl Process {
 
     /// Waits for its end by itself; none when a signal ended it.
     pub fn exit_code(&mut self) -> Option<i32> {
-        self.wait().code()
-    }
-
-    /// Waits for its end by itself; none when no signal ended it.
-    pub fn ending_signal(&mut self) -> Option<i32> {
-        self.wait().signal()
-    }
-
-    fn wait(&mut self) -> ExitStatus {
         wait_until("the end of the process", || self.has_ended());
-        self.child.wait().unwrap()
+        self.child.wait().unwrap().code()
+    }
+
+    /// Waits for its end by itself, while others go on; none when no signal ended it.
+    pub async fn ending_signal(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.has_ended() {
+            assert!(Instant::now() < deadline, "the process does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.child.wait().unwrap().signal()
     }
 }
 
