@@ -14,6 +14,7 @@ mod load;
 mod outages;
 mod owners;
 mod panics;
+mod pods;
 mod poison;
 pub mod program;
 mod replay;
