@@ -204,7 +204,7 @@ impl Compensator {
                 job.tries = 0;
                 self.undone(id, ctx);
             }
-            Answer::Retrying(_) => {}
+            Answer::Retrying(_) | Answer::Held => {}
             Answer::Lost => self.retry_later(id, Duration::from_millis(100), ctx),
             Answer::Refused(failure) | Answer::GaveUp(failure) => {
                 job.tries += 1;

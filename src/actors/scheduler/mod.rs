@@ -267,6 +267,12 @@ impl Scheduler {
                 active.apply(Event::StepRetried(step, failure), at);
                 return None;
             }
+            Answer::Held => {
+                active.begin_anew(later(at, self.parts.complete_by));
+                // The record is saved with its new time, so that the sweeper knows that somebody is at it.
+                active.changes.push(Change { at, what: Told::Step(step, StepState::Running) });
+                return None;
+            }
             // model: Refuse
             Answer::Refused(failure) => {
                 active.apply(Event::StepFailed(step, failure.clone()), at);
@@ -344,6 +350,14 @@ impl Active {
         }
         if record.workflow.status != before {
             self.changes.push(Change { at, what: Told::Status(record.workflow.status) });
+        }
+    }
+
+    /// Its time begins anew.
+    fn begin_anew(&mut self, complete_by: Timestamp) {
+        self.complete_by = complete_by;
+        if let Some(record) = &mut self.record {
+            record.workflow.complete_by = complete_by;
         }
     }
 
