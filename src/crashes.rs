@@ -41,6 +41,10 @@ pub enum Point {
     EndSaved,
     /// All that is left to do is to settle the message of a failed operation.
     SettleDue,
+    /// In the mode `queue`: the work queue confirmed; the checkpoint does not count the requests as finished yet.
+    Copied,
+    /// In the mode `queue`: workflows are through; their messages are not settled.
+    WorkDone,
 }
 
 /// What the setting may be.
@@ -62,6 +66,8 @@ pub const NAMES: &[&str] = &[
     "account-undone",
     "end-saved",
     "settle-due",
+    "copied",
+    "work-done",
 ];
 
 impl Point {

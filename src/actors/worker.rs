@@ -10,6 +10,7 @@ use super::consumer::{self, Arrived};
 use super::lifeline::Lifeline;
 use super::reader::{Offer, Work};
 use super::scheduler::{self, Scheduler};
+use crate::crashes::{self, Point};
 use crate::domain::Operation;
 use crate::stream::{Queue, Queues, Settle, Settler};
 
@@ -35,6 +36,7 @@ impl Worker {
     /// Settles all that are done, together.
     fn settle(&mut self, ctx: &mut Context<Self>) {
         let Some(settler) = self.settler.clone().filter(|_| !self.settling && !self.done.is_empty()) else { return };
+        crashes::at(Point::WorkDone);
         self.settling = true;
         let tags = std::mem::take(&mut self.done);
         consumer::settle(settler, tags, Settle::Done, ctx, |me: &mut Self, ctx| {
