@@ -14,7 +14,7 @@ async fn cancel_everything(name: &str, mut program: Program, deliveries: usize) 
     program.furnish().await;
     let style = Style { clients: 48, pause: Duration::ZERO, most: deliveries, cancel_every: 1 };
     let load = Load::start(&[program.port], style);
-    load.wait_for_more(deliveries).await;
+    load.wait_for_all().await;
     let book = load.finish().await;
     let counts = check(name, program.port, book, deliveries).await;
     assert!(counts.cancelled > deliveries / 2, "{counts}");
