@@ -8,6 +8,7 @@ use actix::prelude::*;
 use actix_web::dev::ServerHandle;
 use actix_web::web;
 use anyhow::Context as _;
+use tokio_util::sync::CancellationToken;
 
 use crate::actors::agent::{Agent, Agents};
 use crate::actors::backoff::Backoff;
@@ -49,13 +50,18 @@ use crate::stream::Stream;
 /// Runs until a signal ends it, then drains.
 ///
 /// # Errors
-/// When a part cannot be started.
+/// When a part cannot be started, or the supervisor has ended: then nobody would start again what ends, and the process
+/// has to be started again as a whole.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let app = App::start(settings).await?;
     tracing::info!(address = %app.address, "serving");
-    signalled().await?;
+    let ended = app.unsupervised.clone();
+    let end = tokio::select! {
+        signal = signalled() => signal,
+        () = ended.cancelled() => Err(anyhow::anyhow!("the supervisor has ended; the process is to be started again")),
+    };
     app.drain().await;
-    Ok(())
+    end
 }
 
 async fn signalled() -> anyhow::Result<()> {
@@ -74,6 +80,8 @@ pub struct App {
     partitions: Slot<Partitions>,
     feed: StatusFeed,
     drain: Duration,
+    /// Cancelled when the supervisor has ended.
+    unsupervised: CancellationToken,
 }
 
 /// What the parts share while they are started.
@@ -82,6 +90,7 @@ struct Starting {
     engine: Engine,
     alerts: Alerts,
     supervisor: Addr<Supervisor>,
+    unsupervised: CancellationToken,
     arbiters: Vec<ArbiterHandle>,
 }
 
@@ -92,16 +101,19 @@ impl App {
     /// When the engine cannot be opened or the address cannot be bound.
     pub async fn start(settings: Settings) -> anyhow::Result<Self> {
         crate::metrics::start();
+        crate::crashes::arm(&settings.crashes);
         let health = Health::default();
         let engine = Engine::open(&settings, &health).await?;
         if settings.demo.enabled && settings.has(Role::Services) {
             seed_demo(&settings, &engine).await?;
         }
         let alerts = Alerts::default();
+        let unsupervised = CancellationToken::new();
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let starting = Starting {
             engine: engine.clone(),
-            supervisor: Supervisor::new(alerts.clone(), settings.panics.clone()).start(),
+            supervisor: Supervisor::new(alerts.clone(), settings.panics.clone(), unsupervised.clone()).start(),
+            unsupervised,
             settings: Arc::new(settings),
             alerts,
             // More threads than cores: one that waits for the store's lock leaves its core to another.
@@ -171,7 +183,8 @@ impl Starting {
             .with_context(|| format!("cannot listen on {}", settings.http.listen))?;
         let handle = server.handle();
         actix::spawn(server);
-        Ok(App { address, server: handle, engine: self.engine, health, partitions, feed, drain })
+        let (engine, unsupervised) = (self.engine, self.unsupervised);
+        Ok(App { address, server: handle, engine, health, partitions, feed, drain, unsupervised })
     }
 
     /// A child that runs one actor on one of the threads, found through its slot.

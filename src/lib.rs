@@ -14,6 +14,7 @@
 //! - [`demo`] makes accounts and drones and flies them, for those who want to see it move.
 //! - [`domain`] is the plain types and rules that the others share; it does no I/O.
 //! - [`mod@bench`] puts load on all of it and measures.
+//! - [`crashes`] ends the process at a point of one's choice, to try out what the others promise.
 //! - [`config`] is the settings, [`app`] wires it all up by role, [`cli`] is the command line.
 
 pub mod actors;
@@ -23,6 +24,7 @@ pub mod bench;
 pub mod cli;
 pub mod cluster;
 pub mod config;
+pub mod crashes;
 pub mod demo;
 pub mod domain;
 pub mod engine;

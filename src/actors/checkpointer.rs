@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::lifeline::Lifeline;
 use super::reader::{Credit, Reader};
+use crate::crashes::{self, Point};
 use crate::domain::time::Timestamp;
 use crate::domain::window::Window;
 use crate::store::checkpoints::{Checkpoints, Lease, SaveError};
@@ -120,6 +121,7 @@ impl Checkpointer {
         self.saving = true;
         self.unsaved = 0;
         let (checkpoints, lease) = (self.checkpoints.clone(), self.lease);
+        crashes::at(Point::CheckpointDue);
         Some(async move { (offset, checkpoints.save(lease, offset).await) })
     }
 
@@ -127,6 +129,7 @@ impl Checkpointer {
         self.saving = false;
         match saved {
             Ok(()) => {
+                crashes::at(Point::CheckpointSaved);
                 self.saved = Some(offset);
                 self.reader.do_send(super::reader::Saved(offset));
             }

@@ -20,18 +20,20 @@ use serde::Serialize;
 
 use super::agent::{Agents, Answer, Answers, Call, Orders};
 use super::backoff::Backoff;
+use super::consumer::{self, Arrived};
 use super::lifeline::Lifeline;
 use super::notice::{Notice, StatusLines};
 use super::scheduler::order_of;
 use super::writer::WriterHandle;
 use crate::alerts::{AlertKind, Alerts};
 use crate::config;
+use crate::crashes::{self, Point};
 use crate::domain::time::{later, now};
 use crate::domain::workflow::Event;
 use crate::domain::{DeliveryId, Failure, ReasonCode, Status, StepName, StepState, Workflow};
 use crate::store::workflows::{Stored, Workflows};
 use crate::store::{Outcome, StoreError};
-use crate::stream::{Message as Delivery, Messages, Queue, Queues, Settle, Settler};
+use crate::stream::{Message as Delivery, Queue, Queues, Settle, Settler};
 
 #[derive(Clone)]
 pub struct Parts {
@@ -81,10 +83,6 @@ pub struct Compensator {
     lifeline: Lifeline,
 }
 
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Arrived(Vec<Delivery>);
-
 impl Compensator {
     #[must_use]
     pub fn new(parts: Parts, lifeline: Lifeline) -> Self {
@@ -100,21 +98,6 @@ impl Compensator {
             seen: Observed::default(),
             lifeline,
         }
-    }
-
-    /// Opens the queue, until it works, and feeds this actor from it. A consumer that breaks is replaced by a fresh
-    /// actor: the broker redelivers what was unsettled.
-    fn consume(&mut self, ctx: &mut Context<Self>) {
-        let (queues, prefetch) = (self.parts.queues.clone(), self.parts.settings.in_flight);
-        let open = async move {
-            let consume = async || queues.consume(Queue::FailedOperations, prefetch).await;
-            Backoff::ENGINE.until_ok("consuming failed operations", consume).await
-        };
-        ctx.spawn(open.into_actor(self).map(|consumer, me, ctx| {
-            me.settler = Some(consumer.settler);
-            let pump = feed(consumer.messages, ctx.address());
-            ctx.spawn(pump.into_actor(me).map(|(), _, ctx| ctx.terminate()));
-        }));
     }
 
     fn load(&mut self, ctx: &mut Context<Self>) {
@@ -199,10 +182,11 @@ impl Compensator {
         let Some(job) = self.jobs.get_mut(id).filter(|j| j.step == step && j.record.is_some()) else { return };
         match answer {
             Answer::Done(_) => {
+                crashes::at(Point::undone(step));
                 job.tries = 0;
                 self.undone(id, ctx);
             }
-            Answer::Retrying(_) => {}
+            Answer::Retrying(_) | Answer::Held => {}
             Answer::Lost => self.retry_later(id, Duration::from_millis(100), ctx),
             Answer::Refused(failure) | Answer::GaveUp(failure) => {
                 job.tries += 1;
@@ -290,6 +274,9 @@ impl Compensator {
                     notices.extend(Notice::of(&record.workflow));
                 }
             }
+            if !notices.is_empty() {
+                crashes::at(Point::EndSaved);
+            }
             lines.tell(&parts.status).await;
             super::notice::publish(&*parts.queues, notices).await;
             batch
@@ -320,6 +307,7 @@ impl Compensator {
     /// The delivery's messages are done with.
     fn settle(&mut self, id: &DeliveryId, ctx: &mut Context<Self>) {
         if let Some(job) = self.jobs.remove(id) {
+            crashes::at(Point::SettleDue);
             // model: Settle
             self.settle_tags(job.tags, Settle::Done, ctx);
         }
@@ -331,14 +319,9 @@ impl Compensator {
     }
 
     fn settle_tags(&mut self, tags: Vec<u64>, how: Settle, ctx: &mut Context<Self>) {
-        let Some(settler) = self.settler.clone() else { return };
-        let settle = async move { settler.settle(&tags, how).await };
-        ctx.spawn(settle.into_actor(self).map(|settled, _, ctx| {
-            if let Err(error) = settled {
-                tracing::warn!(%error, "messages not settled; they come again");
-                ctx.terminate();
-            }
-        }));
+        if let Some(settler) = self.settler.clone() {
+            consumer::settle(settler, tags, how, ctx, |_, _| {});
+        }
     }
 }
 
@@ -358,53 +341,40 @@ fn apply(workflow: &mut Workflow, event: Event, told: &mut StatusLines) {
     }
 }
 
-/// Hands messages to the compensator as they come, several at once when several are there.
-async fn feed(mut messages: Box<dyn Messages>, to: Addr<Compensator>) {
-    loop {
-        match messages.next().await {
-            Ok(message) => to.do_send(Arrived(vec![message])),
-            Err(error) => {
-                tracing::warn!(%error, "failed operations not consumed; starting anew");
-                return;
-            }
-        }
-    }
-}
-
 impl Actor for Compensator {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.lifeline.bind(ctx);
-        self.consume(ctx);
+        let (queues, most) = (self.parts.queues.clone(), self.parts.settings.in_flight);
+        consumer::consume(queues, Queue::FailedOperations, most, ctx);
     }
 }
 
 impl Handler<Arrived> for Compensator {
     type Result = ();
-    fn handle(&mut self, Arrived(messages): Arrived, ctx: &mut Context<Self>) {
+    fn handle(&mut self, Arrived { delivery, settler }: Arrived, ctx: &mut Context<Self>) {
+        self.settler = Some(settler);
+        let Delivery { tag, body, redelivered } = delivery;
+        let Some(id) = parse(&body) else {
+            // Put back until the queue's limit sends it to the dead letters.
+            return self.give_back(tag, ctx);
+        };
         // model: Receive
-        for Delivery { tag, body, redelivered } in messages {
-            let Some(id) = parse(&body) else {
-                // Put back until the queue's limit sends it to the dead letters.
-                self.give_back(tag, ctx);
-                continue;
-            };
-            let fresh = || Job {
-                record: None,
-                step: StepName::Delivery,
-                tries: 0,
-                tags: Vec::new(),
-                redelivered: false,
-                told: StatusLines::default(),
-            };
-            if !self.jobs.contains_key(&id) {
-                self.arrivals.push(id.clone());
-            }
-            let job = self.jobs.entry(id).or_insert_with(fresh);
-            job.redelivered |= redelivered > 0;
-            job.tags.push(tag);
+        let fresh = || Job {
+            record: None,
+            step: StepName::Delivery,
+            tries: 0,
+            tags: Vec::new(),
+            redelivered: false,
+            told: StatusLines::default(),
+        };
+        if !self.jobs.contains_key(&id) {
+            self.arrivals.push(id.clone());
         }
+        let job = self.jobs.entry(id).or_insert_with(fresh);
+        job.redelivered |= redelivered > 0;
+        job.tags.push(tag);
         self.load(ctx);
     }
 }

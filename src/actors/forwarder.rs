@@ -15,6 +15,7 @@ use super::backoff::Backoff;
 use super::checkpointer::Finished;
 use super::lifeline::Lifeline;
 use super::reader::{Offer, Work};
+use crate::crashes::{self, Point};
 use crate::domain::OperationKind;
 use crate::stream::{Queue, Queues};
 
@@ -51,6 +52,7 @@ impl Forwarder {
             let bodies: Vec<Bytes> = works.iter().map(|work| work.operation.to_line().into()).collect();
             let copy = async || queues.publish(Queue::Work, bodies.clone()).await;
             Backoff::ENGINE.until_ok("copying requests to the work queue", copy).await;
+            crashes::at(Point::Copied);
             works
         };
         ctx.spawn(publish.into_actor(self).map(|works, me, ctx| {

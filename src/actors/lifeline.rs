@@ -68,18 +68,18 @@ impl Lifeline {
         let ended = self.ended.clone();
         let end = actix::fut::wrap_future::<_, A>(async move { ended.cancelled().await });
         ctx.spawn(end.map(|(), _, ctx| ctx.terminate()));
-        self.panic_on_purpose(ctx);
+        panic_on_purpose(&self.group.panics, self.group.start, ctx);
     }
+}
 
-    /// Has the actor panic after a while, if the settings ask for it.
-    #[allow(clippy::panic, reason = "it is what was asked for")]
-    fn panic_on_purpose<A: Actor<Context = Context<A>>>(&self, ctx: &mut Context<A>) {
-        let Panics { actors, after, starts } = &self.group.panics;
-        let kind = type_name::<A>().rsplit("::").next().unwrap_or_default();
-        if self.group.start <= *starts && actors.iter().any(|actor| actor == kind) {
-            let after = after.mul_f64(rand::random_range(0.5..1.5));
-            ctx.run_later(after, move |_, _| panic!("a panic on purpose in a {kind}"));
-        }
+/// Has an actor, started for the `start`th time, panic after a while, if the settings ask for it.
+#[allow(clippy::panic, reason = "it is what was asked for")]
+pub fn panic_on_purpose<A: Actor<Context = Context<A>>>(panics: &Panics, start: u64, ctx: &mut Context<A>) {
+    let Panics { actors, after, starts } = panics;
+    let kind = type_name::<A>().rsplit("::").next().unwrap_or_default();
+    if start <= *starts && actors.iter().any(|actor| actor == kind) {
+        let after = after.mul_f64(rand::random_range(0.5..1.5));
+        ctx.run_later(after, move |_, _| panic!("a panic on purpose in a {kind}"));
     }
 }
 

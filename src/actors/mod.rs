@@ -1,14 +1,15 @@
 //! What moves: one actor a file.
 //!
 //! The way of a request: [`writer`] → stream → [`reader`] → [`scheduler`] (whose steps are done by [`agent`]s) →
-//! [`checkpointer`]; in the mode `queue` a [`forwarder`] and [`worker`]s stand between reader and scheduler. What fails for good goes to the [`compensator`]. [`partitions`] decides which partitions this
-//! instance reads, [`supervisor`] starts and restarts everything.
-//! The [`status_hub`] tells whoever watches of every change.
+//! [`checkpointer`]; in the mode `queue` a [`forwarder`] and [`worker`]s stand between reader and scheduler. What fails
+//! for good goes to the [`compensator`]. [`partitions`] decides which partitions this instance reads, [`supervisor`]
+//! starts and restarts everything. The [`status_hub`] tells whoever watches of every change.
 
 pub mod agent;
 pub mod backoff;
 pub mod checkpointer;
 pub mod compensator;
+pub mod consumer;
 pub mod forwarder;
 pub mod lifeline;
 pub mod notice;

@@ -14,12 +14,13 @@ use lettre::{AsyncSmtpTransport, AsyncTransport, Message as Mail, Tokio1Executor
 use serde::Serialize;
 
 use super::backoff::Backoff;
+use super::consumer::{self, Arrived};
 use super::lifeline::Lifeline;
 use super::notice::Notice;
 use crate::alerts::{AlertKind, Alerts};
 use crate::config;
 use crate::services::Local;
-use crate::stream::{Message as Delivery, Queue, Queues, Settle, Settler};
+use crate::stream::{Queue, Queues, Settle};
 
 #[derive(Clone)]
 pub struct Parts {
@@ -63,36 +64,6 @@ impl Notifier {
     pub fn new(parts: Parts, lifeline: Lifeline) -> Self {
         Self { parts, sender: None, seen: Observed::default(), lifeline }
     }
-
-    fn consume(&mut self, ctx: &mut Context<Self>) {
-        let queues = self.parts.queues.clone();
-        let open = async move {
-            let consume = async || queues.consume(Queue::Notifications, AT_ONCE).await;
-            Backoff::ENGINE.until_ok("consuming notices", consume).await
-        };
-        ctx.spawn(open.into_actor(self).map(|consumer, me, ctx| {
-            let (mut messages, settler, to) = (consumer.messages, consumer.settler, ctx.address());
-            let feed = async move {
-                loop {
-                    match messages.next().await {
-                        Ok(delivery) => to.do_send(Arrived { delivery, settler: settler.clone() }),
-                        Err(error) => {
-                            tracing::warn!(%error, "notices not consumed; starting anew");
-                            return;
-                        }
-                    }
-                }
-            };
-            ctx.spawn(feed.into_actor(me).map(|(), _, ctx| ctx.terminate()));
-        }));
-    }
-}
-
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Arrived {
-    delivery: Delivery,
-    settler: Arc<dyn Settler>,
 }
 
 /// Where a notice goes.
@@ -222,7 +193,7 @@ impl Actor for Notifier {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.lifeline.bind(ctx);
         self.sender = Some(Sender::new(self.parts.clone()));
-        self.consume(ctx);
+        consumer::consume(self.parts.queues.clone(), Queue::Notifications, AT_ONCE, ctx);
     }
 }
 
@@ -231,23 +202,17 @@ impl Handler<Arrived> for Notifier {
     fn handle(&mut self, Arrived { delivery, settler }: Arrived, ctx: &mut Context<Self>) {
         let Some(sender) = self.sender.clone() else { return };
         let work = async move {
-            let (sent, how) = match serde_json::from_slice::<Notice>(&delivery.body) {
+            match serde_json::from_slice::<Notice>(&delivery.body) {
                 Ok(notice) => (sender.send(&notice).await, Settle::Done),
                 // Put back until the queue's limit sends it to the dead letters.
                 Err(_) => (false, Settle::Again),
-            };
-            (sent, settler.settle(&[delivery.tag], how).await)
+            }
         };
-        ctx.spawn(work.into_actor(self).map(|(sent, settled), me, ctx| {
-            if sent {
-                me.seen.sent += 1;
-            } else {
-                me.seen.given_up += 1;
-            }
-            if let Err(error) = settled {
-                tracing::warn!(%error, "a notice was not settled; it comes again");
-                ctx.terminate();
-            }
+        ctx.spawn(work.into_actor(self).map(move |(sent, how), _, ctx| {
+            consumer::settle(settler, vec![delivery.tag], how, ctx, move |me: &mut Self, _| {
+                let counter = if sent { &mut me.seen.sent } else { &mut me.seen.given_up };
+                *counter += 1;
+            });
         }));
     }
 }

@@ -3,16 +3,20 @@
 //!
 //! What was in a dead actor's hands is not lost: writers answer 503 to those that wait, partition readers begin again
 //! at their checkpoint, orders in an agent come back to the scheduler that sent them.
+//!
+//! Nobody watches the Supervisor itself from inside: when it ends, whoever waits on its token hears of it and ends the
+//! process, which its container or init system starts again. Children that go on unwatched would be worse: the next
+//! one to die would be missing without a word.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::backoff::Backoff;
-use super::lifeline::{Ends, Lifeline};
+use super::lifeline::{Ends, Lifeline, panic_on_purpose};
 use crate::alerts::{AlertKind, Alerts};
 use crate::config::Panics;
 
@@ -66,13 +70,16 @@ pub struct Supervisor {
     heard: Option<mpsc::UnboundedReceiver<(String, u64)>>,
     alerts: Alerts,
     panics: Panics,
+    /// Dropped with the actor, however it ends.
+    _alive: DropGuard,
 }
 
 impl Supervisor {
+    /// `ended` is cancelled when it ends, by a panic too.
     #[must_use]
-    pub fn new(alerts: Alerts, panics: Panics) -> Self {
+    pub fn new(alerts: Alerts, panics: Panics, ended: CancellationToken) -> Self {
         let (ends, heard) = mpsc::unbounded_channel();
-        Self { children: HashMap::new(), ends, heard: Some(heard), alerts, panics }
+        Self { children: HashMap::new(), ends, heard: Some(heard), alerts, panics, _alive: ended.drop_guard() }
     }
 
     fn start_child(&mut self, name: &str) {
@@ -99,6 +106,7 @@ impl Actor for Supervisor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
+        panic_on_purpose(&self.panics, 1, ctx);
         if let Some(mut heard) = self.heard.take() {
             let me = ctx.address();
             ctx.spawn(

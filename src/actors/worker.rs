@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 
-use super::backoff::Backoff;
 use super::checkpointer::Finished;
+use super::consumer::{self, Arrived};
 use super::lifeline::Lifeline;
 use super::reader::{Offer, Work};
 use super::scheduler::{self, Scheduler};
+use crate::crashes::{self, Point};
 use crate::domain::Operation;
-use crate::stream::{Message as Delivery, Queue, QueueConsumer, Queues, Settle, Settler};
+use crate::stream::{Queue, Queues, Settle, Settler};
 
 pub struct Worker {
     queues: Arc<dyn Queues>,
@@ -25,10 +26,6 @@ pub struct Worker {
     lifeline: Lifeline,
 }
 
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Arrived(Delivery);
-
 impl Worker {
     #[must_use]
     pub fn new(queues: Arc<dyn Queues>, flow: scheduler::Parts, window: usize, lifeline: Lifeline) -> Self {
@@ -36,44 +33,16 @@ impl Worker {
         Self { queues, flow, window, scheduler: None, settler: None, done: Vec::new(), settling: false, lifeline }
     }
 
-    fn consume(&mut self, ctx: &mut Context<Self>) {
-        let (queues, window) = (self.queues.clone(), self.window);
-        let open = async move {
-            let consume = async || queues.consume(Queue::Work, window).await;
-            Backoff::ENGINE.until_ok("consuming the work queue", consume).await
-        };
-        ctx.spawn(open.into_actor(self).map(|QueueConsumer { mut messages, settler }, me, ctx| {
-            me.settler = Some(settler);
-            let to = ctx.address();
-            let feed = async move {
-                loop {
-                    match messages.next().await {
-                        Ok(delivery) => to.do_send(Arrived(delivery)),
-                        Err(error) => {
-                            tracing::warn!(%error, "the work queue broke off; starting anew");
-                            return;
-                        }
-                    }
-                }
-            };
-            ctx.spawn(feed.into_actor(me).map(|(), _, ctx| ctx.terminate()));
-        }));
-    }
-
     /// Settles all that are done, together.
     fn settle(&mut self, ctx: &mut Context<Self>) {
         let Some(settler) = self.settler.clone().filter(|_| !self.settling && !self.done.is_empty()) else { return };
+        crashes::at(Point::WorkDone);
         self.settling = true;
         let tags = std::mem::take(&mut self.done);
-        let settle = async move { settler.settle(&tags, Settle::Done).await };
-        ctx.spawn(settle.into_actor(self).map(|settled, me, ctx| {
+        consumer::settle(settler, tags, Settle::Done, ctx, |me: &mut Self, ctx| {
             me.settling = false;
-            if let Err(error) = settled {
-                tracing::warn!(%error, "messages not settled; they come again");
-                ctx.terminate();
-            }
             me.settle(ctx);
-        }));
+        });
     }
 }
 
@@ -84,26 +53,21 @@ impl Actor for Worker {
         self.lifeline.bind(ctx);
         let finished = ctx.address().recipient();
         self.scheduler = Some(Scheduler::new(self.flow.clone(), finished, self.lifeline.share()).start());
-        self.consume(ctx);
+        consumer::consume(self.queues.clone(), Queue::Work, self.window, ctx);
     }
 }
 
 impl Handler<Arrived> for Worker {
     type Result = ();
-    fn handle(&mut self, Arrived(delivery): Arrived, ctx: &mut Context<Self>) {
+    fn handle(&mut self, Arrived { delivery, settler }: Arrived, ctx: &mut Context<Self>) {
+        self.settler = Some(settler.clone());
         match (serde_json::from_slice::<Operation>(&delivery.body), &self.scheduler) {
             (Ok(operation), Some(scheduler)) => {
                 scheduler.do_send(Offer(vec![Work { offset: delivery.tag, operation }]));
             }
             // Put back until the queue's limit sends it to the dead letters.
             _ => {
-                let Some(settler) = self.settler.clone() else { return };
-                let back = async move { settler.settle(&[delivery.tag], Settle::Again).await };
-                ctx.spawn(back.into_actor(self).map(|given_back, _, ctx| {
-                    if given_back.is_err() {
-                        ctx.terminate();
-                    }
-                }));
+                consumer::settle(settler, vec![delivery.tag], Settle::Again, ctx, |_: &mut Self, _| {});
             }
         }
     }

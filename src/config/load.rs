@@ -415,6 +415,20 @@ mod tests {
     }
 
     #[test]
+    fn a_crash_is_asked_for_at_a_point_that_there_is() {
+        let with = |point| {
+            load(&Layers { environment: environment(&[("DRONE__CRASHES__POINT", point)]), ..Layers::default() })
+        };
+        assert_eq!(with("").unwrap().crashes.point, crate::crashes::Point::Nowhere);
+        assert_eq!(with("drone-undone").unwrap().crashes.point, crate::crashes::Point::DroneUndone);
+        let told = with("drone-lost").unwrap_err().to_string();
+        assert!(
+            told.contains("crashes.point = \"drone-lost\"") && told.contains("nothing, or account-done,"),
+            "{told}"
+        );
+    }
+
+    #[test]
     fn a_process_has_at_least_one_role() {
         let (_dir, path) = file("roles = []");
         assert!(from_file(path).is_err());

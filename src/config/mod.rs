@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::crashes::Point;
 use crate::domain::PackageSize;
 
 mod load;
@@ -46,6 +47,7 @@ pub struct Settings {
     pub demo: Demo,
     pub faults: PerStep<Faulty>,
     pub panics: Panics,
+    pub crashes: Crashes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -309,6 +311,13 @@ pub struct Panics {
     #[serde(rename = "after_ms", with = "millis")]
     pub after: Duration,
     pub starts: u64,
+}
+
+/// Where the process dies on purpose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Crashes {
+    pub point: Point,
+    pub after: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -75,6 +75,7 @@ const RULES: &[(&str, Rule)] = &[
     ("faults.*.error_rate", Rule::Between(0.0, 1.0)),
     ("faults.*.lost_reply_rate", Rule::Between(0.0, 1.0)),
     ("faults.*.panic_rate", Rule::Between(0.0, 1.0)),
+    ("crashes.point", Rule::OneOf(crate::crashes::NAMES)),
 ];
 
 /// Keys whose names end like this hold a time; a century is more than enough and keeps sums from overflowing.
@@ -148,6 +149,8 @@ impl fmt::Display for Rule {
             Self::Free => f.write_str("anything"),
             Self::Between(least, most) => write!(f, "{least} to {most}"),
             Self::AtLeast(least) => write!(f, "at least {least}"),
+            // The empty name, where there is one, stands for none of them.
+            Self::OneOf(["", names @ ..]) => write!(f, "nothing, or {}", names.join(", ")),
             Self::OneOf(names) => f.write_str(&names.join(", ")),
             Self::Url(schemes) => write!(f, "an address that begins with {}", schemes.join(" or ")),
             Self::UrlOrEmpty(schemes) => write!(f, "nothing, or an address that begins with {}", schemes.join(" or ")),

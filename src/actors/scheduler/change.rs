@@ -142,6 +142,10 @@ impl Scheduler {
                 false
             }
             (Answer::Retrying(_), _) => return None,
+            (Answer::Held, _) => {
+                active.begin_anew(later(now(), self.parts.complete_by));
+                return None;
+            }
             // What is half-changed must be changed back, however long it takes.
             (Answer::Lost | Answer::Refused(_) | Answer::GaveUp(_), _) => {
                 active.complete_by = later(now(), self.parts.complete_by);

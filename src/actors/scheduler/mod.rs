@@ -23,6 +23,7 @@ use super::checkpointer::Finished;
 use super::lifeline::Lifeline;
 use super::reader::{Offer, Work};
 use super::writer::WriterHandle;
+use crate::crashes::{self, Point};
 use crate::domain::time::{Timestamp, later, now};
 use crate::domain::workflow::Event;
 use crate::domain::{DeliveryId, OperationKind, Status, StepName, StepState, Workflow};
@@ -258,9 +259,18 @@ impl Scheduler {
         let at = now();
         match answer {
             // model: Execute
-            Answer::Done(output) => active.apply(Event::StepDone(step, output), at),
+            Answer::Done(output) => {
+                crashes::at(Point::done(step));
+                active.apply(Event::StepDone(step, output), at);
+            }
             Answer::Retrying(failure) => {
                 active.apply(Event::StepRetried(step, failure), at);
+                return None;
+            }
+            Answer::Held => {
+                active.begin_anew(later(at, self.parts.complete_by));
+                // The record is saved with its new time, so that the sweeper knows that somebody is at it.
+                active.changes.push(Change { at, what: Told::Step(step, StepState::Running) });
                 return None;
             }
             // model: Refuse
@@ -340,6 +350,14 @@ impl Active {
         }
         if record.workflow.status != before {
             self.changes.push(Change { at, what: Told::Status(record.workflow.status) });
+        }
+    }
+
+    /// Its time begins anew.
+    fn begin_anew(&mut self, complete_by: Timestamp) {
+        self.complete_by = complete_by;
+        if let Some(record) = &mut self.record {
+            record.workflow.complete_by = complete_by;
         }
     }
 

@@ -12,6 +12,7 @@ use crate::actors::backoff::Backoff;
 use crate::actors::checkpointer::Finished;
 use crate::actors::notice::StatusLines;
 use crate::actors::writer::WriterHandle;
+use crate::crashes::{self, Point};
 use crate::domain::time::now;
 use crate::domain::{DeliveryId, Status, Workflow};
 use crate::store::Outcome;
@@ -86,7 +87,10 @@ impl Scheduler {
             let undo = batch.iter().filter(|s| s.saved && s.through && to_undo(&s.record.workflow));
             let undo: Vec<Bytes> = undo.map(|s| failed_operation(&s.record.workflow)).chain(again).collect();
             // model: HandOver
-            hand_over(&*queues, undo).await;
+            if !undo.is_empty() {
+                hand_over(&*queues, undo).await;
+                crashes::at(Point::HandedOver);
+            }
             (batch, skipped)
         };
         ctx.spawn(work.into_actor(self).map(|(batch, skipped), me, ctx| {
@@ -176,6 +180,7 @@ async fn save_records(workflows: &Workflows, batch: &mut [Saving]) {
         workflows.save(&mut records).await
     };
     let outcomes = Backoff::ENGINE.until_ok("saving records", save).await;
+    crashes::at(Point::RecordSaved);
     for (saving, outcome) in batch.iter_mut().zip(outcomes) {
         saving.saved = outcome == Outcome::Done;
     }
@@ -196,8 +201,6 @@ async fn tell(status: &WriterHandle, batch: &[Saving]) {
 }
 
 async fn hand_over(queues: &dyn Queues, messages: Vec<Bytes>) {
-    if !messages.is_empty() {
-        let publish = async || queues.publish(Queue::FailedOperations, messages.clone()).await;
-        Backoff::ENGINE.until_ok("handing failed operations over", publish).await;
-    }
+    let publish = async || queues.publish(Queue::FailedOperations, messages.clone()).await;
+    Backoff::ENGINE.until_ok("handing failed operations over", publish).await;
 }

@@ -1,43 +1,12 @@
 //! Owners hear of the end of their deliveries: by a signed webhook and by mail, from servers that fail at first.
 
-use std::sync::{Arc, Mutex};
-
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
 use super::{DEMO, PATIENCE, request, schedule, until_status};
 use crate::faults::program::Program;
-
-type Letters = Arc<Mutex<Vec<(String, String)>>>;
-
-/// A server that speaks just enough HTTP to take webhooks: head and body of each. The first call gets a 500.
-async fn webhook_server() -> (u16, Letters) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (port, got) = (listener.local_addr().unwrap().port(), Letters::default());
-    let letters = got.clone();
-    tokio::spawn(async move {
-        let mut calls = 0;
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let mut stream = BufReader::new(stream);
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await.unwrap() > 0 {}
-            let length =
-                head.lines().find_map(|l| l.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
-            let mut body = vec![0; length.unwrap_or(0)];
-            stream.read_exact(&mut body).await.unwrap();
-            calls += 1;
-            let status = if calls == 1 { "500 Broken" } else { "204 No Content" };
-            if calls > 1 {
-                letters.lock().unwrap().push((head.to_ascii_lowercase(), String::from_utf8(body).unwrap()));
-            }
-            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-            let _ = stream.get_mut().write_all(answer.as_bytes()).await;
-        }
-    });
-    (port, got)
-}
+use crate::support::webhooks::{Letters, webhook_server};
 
 /// A server that speaks just enough SMTP to take mail: envelope and text of each.
 async fn mail_server() -> (u16, Letters) {

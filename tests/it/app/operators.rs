@@ -37,6 +37,37 @@ async fn a_paused_service_holds_its_orders_and_goes_on() {
     assert_eq!(post(&mut client, "/api/operations/agents/nobody/pause", &json!({})).await.0, 404);
 }
 
+/// An operator's pause is nobody's failure: neither the agent, nor the sweeper, nor the steps that follow give up on what
+/// waited longer than a workflow may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_paused_service_holds_is_not_late() {
+    let hasty = "[scheduler]\ncomplete_by_ms = 1000\n[supervisor]\nsweep_every_ms = 100\ngrace_ms = 500\n";
+    let mut program = Program::embedded(&format!("{}{hasty}", super::DEMO));
+    program.start().await;
+    let mut client = program.client();
+    assert_eq!(post(&mut client, "/api/operations/agents/drone/pause", &json!({})).await.0, 200);
+    let drone = |agents: &Value| agents["items"].as_array().unwrap()[3].clone();
+    super_until(&mut client, "/api/operations/agents", |agents| drone(agents)["paused"] == true).await;
+    let ids: Vec<String> = (0..20).map(|n| format!("late-{n}")).collect();
+    for id in &ids {
+        schedule(&mut client, id, &request("contoso")).await;
+    }
+    super_until(&mut client, "/api/operations/agents", |agents| drone(agents)["queued"] == ids.len()).await;
+    for _ in 0..10 {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        for id in &ids {
+            let waiting = look(&mut client, &format!("/api/deliveryrequests/{id}")).await;
+            assert_eq!(waiting["status"], "Scheduling", "{waiting:#}");
+        }
+    }
+    assert_eq!(post(&mut client, "/api/operations/agents/drone/resume", &json!({})).await.0, 200);
+    for id in &ids {
+        let ended = |w: &Value| !matches!(w["status"].as_str(), Some("Accepted" | "Scheduling"));
+        let workflow = until(&mut client, id, ended).await;
+        assert!(matches!(workflow["status"].as_str(), Some("Scheduled" | "Completed")), "{workflow:#}");
+    }
+}
+
 async fn super_until(client: &mut Client, path: &str, done: impl Fn(&Value) -> bool) -> Value {
     let deadline = std::time::Instant::now() + super::PATIENCE;
     loop {

@@ -11,7 +11,7 @@ use super::load::Book;
 use super::program::OWNERS;
 use crate::support::http::Client;
 
-/// How long the last workflows may take to come to their ends after the faults have stopped.
+/// How long it may take after the faults have stopped until another workflow comes to its end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The final states, which nothing but a new wish of the client's changes.
@@ -85,31 +85,41 @@ pub async fn check(name: &str, port: u16, book: Book, least: usize) -> Counts {
 pub async fn wait_until_quiet(port: u16) {
     let mut client = Client::new(port);
     let deadline = Instant::now() + PATIENCE;
-    loop {
-        let summary = client.get("/api/operations/summary").await.map(|answer| answer.json()).unwrap_or_default();
-        let none = |status: &str| summary["workflows"][status] == 0;
-        let over = ["Accepted", "Scheduling", "Compensating", "Cancelling"].into_iter().all(none);
-        if over && summary["lagEntries"] == 0 {
-            return;
-        }
+    while let Some(summary) = work_left(&mut client).await {
         assert!(Instant::now() < deadline, "work is left: {summary}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-/// Every workflow there is, by id, when all are at their ends, or as they are when the time is up.
+/// The summary, if it says that not everything is at its end and behind the checkpoints.
+async fn work_left(client: &mut Client) -> Option<Value> {
+    let summary = client.get("/api/operations/summary").await.map(|answer| answer.json()).unwrap_or_default();
+    let none = |status: &str| summary["workflows"][status] == 0;
+    let over = ["Accepted", "Scheduling", "Compensating", "Cancelling"].into_iter().all(none);
+    (!over || summary["lagEntries"] != 0).then_some(summary)
+}
+
+/// Every workflow there is, by id, when all are at their ends, or as they are when no more of them come to it.
 async fn wait_for_ends(client: &mut Client, book: &Book) -> BTreeMap<String, Value> {
-    let deadline = Instant::now() + PATIENCE;
+    let (mut most, mut deadline) = (0, Instant::now() + PATIENCE);
     loop {
+        // To list them all is work for the program, too; the summary says when it is worth while.
+        let soon = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < soon && work_left(client).await.is_some() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         let workflows: BTreeMap<String, Value> = list(client, "/api/deliveryrequests?limit=500")
             .await
             .into_iter()
             .map(|workflow| (workflow["deliveryId"].as_str().unwrap().to_owned(), workflow))
             .collect();
-        let over = |id: &String| workflows.get(id).is_some_and(|workflow| is_final(book, id, workflow));
-        let all = book.accepted.keys().all(over) && workflows.iter().all(|(id, workflow)| is_final(book, id, workflow));
+        let over = workflows.iter().filter(|(id, workflow)| is_final(book, id, workflow)).count();
+        let all = over == workflows.len() && book.accepted.keys().all(|id| workflows.contains_key(id));
         if all || Instant::now() > deadline {
             return workflows;
+        }
+        if over > most {
+            (most, deadline) = (over, Instant::now() + PATIENCE);
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }

@@ -43,12 +43,14 @@ async fn cluster() {
 }
 
 /// Everything is cancelled, so that the kills fall between the steps of the undoing and their records.
-const UNDOING: Style = Style { cancel_every: 1, clients: 6, pause: Duration::from_millis(10), most: 6_000 };
+fn undoing() -> Style {
+    Style { cancel_every: 1, ..Style::default() }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn embedded_while_undoing() {
     let _turn = turn().await;
-    kill_again_and_again("kills while undoing, embedded", Program::embedded(FAULTY_SERVICES), UNDOING, rounds(25))
+    kill_again_and_again("kills while undoing, embedded", Program::embedded(FAULTY_SERVICES), undoing(), rounds(25))
         .await;
 }
 
@@ -56,5 +58,40 @@ async fn embedded_while_undoing() {
 async fn cluster_while_undoing() {
     let _turn = turn().await;
     let program = Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), FAULTY_SERVICES);
-    kill_again_and_again("kills while undoing, cluster", program, UNDOING, rounds(15)).await;
+    kill_again_and_again("kills while undoing, cluster", program, undoing(), rounds(15)).await;
+}
+
+/// The other ways to consume, each killed a few times.
+async fn kill_in_mode(mode: &str, engine: &str, program: impl Fn(&str) -> Program) {
+    let program = program(&format!("[scheduler]\nmode = \"{mode}\"\n{FAULTY_SERVICES}"));
+    let style = Style { cancel_every: 3, ..Style::default() };
+    kill_again_and_again(&format!("kills in mode {mode}, {engine}"), program, style, rounds(8)).await;
+}
+
+fn on_cluster(more: &str) -> Program {
+    Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), more)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_in_batches() {
+    let _turn = turn().await;
+    kill_in_mode("batch", "embedded", Program::embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_in_batches() {
+    let _turn = turn().await;
+    kill_in_mode("batch", "cluster", on_cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_from_the_queue() {
+    let _turn = turn().await;
+    kill_in_mode("queue", "embedded", Program::embedded).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_from_the_queue() {
+    let _turn = turn().await;
+    kill_in_mode("queue", "cluster", on_cluster).await;
 }

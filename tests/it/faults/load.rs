@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::program::{OWNERS, PAYLOAD_KG};
+use super::rounds;
 use crate::support::http::{Client, Response};
 use crate::support::process::PATIENCE;
 
@@ -59,7 +60,7 @@ pub struct Style {
 
 impl Default for Style {
     fn default() -> Self {
-        Self { clients: 6, pause: Duration::from_millis(10), most: 6_000, cancel_every: 10 }
+        Self { clients: 6, pause: Duration::from_millis(10), most: 8_000 * rounds(1) as usize, cancel_every: 10 }
     }
 }
 
@@ -108,11 +109,26 @@ impl Load {
 
     /// Waits until so many more are accepted: proof that the program takes requests in.
     pub async fn wait_for_more(&self, more: usize) {
-        let wanted = (self.accepted() + more).min(self.shared.style.most);
-        let deadline = Instant::now() + PATIENCE;
-        while self.accepted() < wanted {
-            assert!(Instant::now() < deadline, "no more than {} accepted in {PATIENCE:?}", self.accepted());
+        let (wanted, most) = (self.accepted() + more, self.shared.style.most);
+        assert!(wanted <= most, "the load was over before the faults were: no more than {most} are sent");
+        self.wait_for(wanted).await;
+    }
+
+    /// Waits until as many are accepted as there are to be.
+    pub async fn wait_for_all(&self) {
+        self.wait_for(self.shared.style.most).await;
+    }
+
+    /// It may take its time as long as some come through.
+    async fn wait_for(&self, wanted: usize) {
+        let mut seen = self.accepted();
+        let mut deadline = Instant::now() + PATIENCE;
+        while seen < wanted {
+            assert!(Instant::now() < deadline, "no more than {seen} accepted in {PATIENCE:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
+            if self.accepted() > seen {
+                (seen, deadline) = (self.accepted(), Instant::now() + PATIENCE);
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod cancels;
 mod checker;
+mod crashes;
 mod drain;
 mod hostile;
 mod kills;
@@ -13,6 +14,7 @@ mod load;
 mod outages;
 mod owners;
 mod panics;
+mod pods;
 mod poison;
 pub mod program;
 mod replay;

@@ -75,7 +75,9 @@ async fn one_frozen_one_killed_one_added() {
     wait_for_owners(&first, 2).await;
     let over = Arc::new(AtomicBool::new(false));
     let watching = tokio::spawn(watch_checkpoints(prefix.clone(), over.clone()));
-    let load = Load::start(&[first.port, second.port], Style::default());
+    // It takes a while until leases end, and the load is to last until then.
+    let style = Style { pause: Duration::from_millis(100), ..Style::default() };
+    let load = Load::start(&[first.port, second.port], style);
     for _ in 0..rounds(2) {
         load.wait_for_more(100).await;
         let before = times_taken_over(&second);

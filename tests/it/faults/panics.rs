@@ -8,18 +8,35 @@ use super::{rounds, turn};
 use crate::support::process::wait_until;
 use crate::support::servers::{fresh_prefix, shared_rabbitmq, shared_redis};
 
-/// Those that can die side by side. Reader, scheduler and checkpointer of a share die together, so each has a run of
-/// its own in which it is the first.
-const RUNS: [&[&str]; 4] = [
-    &["Agent", "Writer", "Compensator", "Teller", "Sweeper", "Switches", "Partitions", "Notifier", "StatusHub"],
-    &["Reader"],
-    &["Scheduler"],
-    &["Checkpointer"],
+/// Those that can die side by side, and the settings it takes for them to be there. Reader, scheduler and checkpointer of
+/// a share die together, so each has a run of its own in which it is the first.
+const RUNS: [(&[&str], &str); 6] = [
+    (
+        &[
+            "Agent",
+            "Writer",
+            "Compensator",
+            "Teller",
+            "Sweeper",
+            "Purger",
+            "Switches",
+            "Partitions",
+            "Notifier",
+            "StatusHub",
+        ],
+        "",
+    ),
+    (&["Reader"], ""),
+    (&["Scheduler"], ""),
+    (&["Checkpointer"], ""),
+    (&["Worker", "Forwarder"], "[scheduler]\nmode = \"queue\"\n"),
+    // An hour of a delivery's takes a second, so that drones are in the air.
+    (&["Flights"], "[demo]\nenabled = true\naccounts = 0\ndrones = 0\ntime_factor = 3600.0\n"),
 ];
 
 async fn every_actor_panics(name: &str, program: impl Fn(&str) -> Program) {
-    for kinds in RUNS.repeat(rounds(1) as usize) {
-        let panics = format!("[panics]\nactors = {kinds:?}\nafter_ms = 700\nstarts = 3\n{FAULTY_SERVICES}");
+    for (kinds, more) in RUNS.repeat(rounds(1) as usize) {
+        let panics = format!("[panics]\nactors = {kinds:?}\nafter_ms = 700\nstarts = 3\n{more}{FAULTY_SERVICES}");
         let mut program = program(&panics);
         program.start().await;
         program.furnish().await;
@@ -35,6 +52,40 @@ async fn every_actor_panics(name: &str, program: impl Fn(&str) -> Program) {
         let restarts = restarts["restarts"].as_object().unwrap().values();
         assert!(restarts.map(|count| count.as_u64().unwrap()).sum::<u64>() >= kinds.len() as u64, "they are counted");
     }
+}
+
+/// Nobody could start it again from inside: the process says so, drains and ends, to be started again from outside.
+async fn the_supervisor_panics(name: &str, mut program: Program) {
+    program.start().await;
+    program.furnish().await;
+    let load = Load::start(&[program.port], Style::default());
+    assert_eq!(program.exit_code(), Some(1));
+    let log = program.log();
+    for line in ["a panic on purpose in a Supervisor", "the supervisor has ended", "drained"] {
+        assert!(log.contains(line), "nothing of {line:?}");
+    }
+    program.configure(FAULTY_SERVICES);
+    program.start().await;
+    load.wait_for_more(100).await;
+    let book = load.finish().await;
+    check(&format!("a panic in the Supervisor, {name}"), program.port, book, 100).await;
+}
+
+fn supervisor() -> String {
+    format!("[panics]\nactors = [\"Supervisor\"]\nafter_ms = 2000\n{FAULTY_SERVICES}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_supervisor() {
+    let _turn = turn().await;
+    the_supervisor_panics("embedded", Program::embedded(&supervisor())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_supervisor() {
+    let _turn = turn().await;
+    let program = Program::cluster(shared_rabbitmq(), shared_redis(), &fresh_prefix(), &supervisor());
+    the_supervisor_panics("cluster", program).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -163,6 +163,11 @@ impl Program {
         self.process.take().expect("it runs").exit_code()
     }
 
+    /// Waits for its end by itself and says which signal ended it.
+    pub async fn ending_signal(&mut self) -> Option<i32> {
+        self.process.take().expect("it runs").ending_signal().await
+    }
+
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("program.log")).unwrap_or_default()
     }

@@ -212,6 +212,8 @@ async fn drones_and_their_reservations() {
     }
     assert_eq!(server.get("/api/dronedeliveries/a").await.0, 410);
     assert_eq!(server.put("/api/dronedeliveries/a", &request()).await.0, 409);
+    assert_eq!(server.delete("/api/dronedeliveries/b").await, 204, "one that never had any is cancelled all the same");
+    assert_eq!(server.put("/api/dronedeliveries/b", &request()).await.0, 409, "and a late call for it is refused");
     for _ in 0..2 {
         assert_eq!(server.delete(&path).await, 204);
     }

@@ -80,7 +80,8 @@ impl Rig {
         let flaky =
             |reader| -> Arc<dyn Streams> { Arc::new(Flaky { inner: streams.clone(), reader, faults: faults.clone() }) };
         let hub = Slot::<StatusHub>::default();
-        let supervisor = Supervisor::new(Alerts::default(), Panics::default()).start();
+        let supervisor =
+            Supervisor::new(Alerts::default(), Panics::default(), tokio_util::sync::CancellationToken::new()).start();
         let (slot, source, buffer) = (hub.clone(), flaky(Reader::Hub), settings.buffer);
         supervisor.do_send(Watch(Child::new("status-hub", move |lifeline| {
             slot.set(StatusHub::new(source.clone(), buffer, lifeline).start());

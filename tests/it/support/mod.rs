@@ -5,3 +5,4 @@ pub mod disk;
 pub mod http;
 pub mod process;
 pub mod servers;
+pub mod webhooks;

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -52,6 +53,16 @@ impl Process {
     pub fn exit_code(&mut self) -> Option<i32> {
         wait_until("the end of the process", || self.has_ended());
         self.child.wait().unwrap().code()
+    }
+
+    /// Waits for its end by itself, while others go on; none when no signal ended it.
+    pub async fn ending_signal(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.has_ended() {
+            assert!(Instant::now() < deadline, "the process does not end");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.child.wait().unwrap().signal()
     }
 }
 

@@ -11,94 +11,26 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use actix::prelude::*;
-use serde::Serialize;
 
 use super::backoff::Backoff;
 use super::lifeline::Lifeline;
 use super::slot::Slot;
 use crate::alerts::{AlertKind, Alerts};
 use crate::config;
-use crate::domain::time::{Timestamp, now};
+use crate::domain::time::{Timestamp, later, now};
 use crate::domain::workflow::Output;
 use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
 use crate::services::{Order, Service, StepError};
 
-/// To do a step, to do it otherwise than before, or to undo it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Call {
-    Execute,
-    Change,
-    Cancel,
-}
+mod messages;
 
-/// Orders for the agent. The answers come to `reply`, each when it is there; orders that no agent took, because it died
-/// with them in its mailbox, answer [`Answer::Lost`] on their way out.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Orders {
-    pub step: StepName,
-    pub call: Call,
-    pub orders: Vec<Order>,
-    /// After this no further try is made.
-    pub complete_by: Timestamp,
-    pub reply: Recipient<Answers>,
-}
+pub use messages::{Answer, Answers, Call, Observe, Observed, Orders, Pause};
 
-impl Drop for Orders {
-    fn drop(&mut self) {
-        if !self.orders.is_empty() {
-            let answers = self.orders.drain(..).map(|order| (order.id, Answer::Lost)).collect();
-            self.reply.do_send(Answers { step: self.step, call: self.call, answers });
-        }
-    }
-}
-
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Answers {
-    pub step: StepName,
-    pub call: Call,
-    pub answers: Vec<(DeliveryId, Answer)>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    Done(Output),
-    /// Not an end: a try failed and another follows.
-    Retrying(Failure),
-    Refused(Failure),
-    /// The tries are used up; whether the step happened is not known.
-    GaveUp(Failure),
-    /// The agent died with it.
-    Lost,
-}
-
-/// Stops calling the service, or goes on.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Pause(pub bool);
-
-#[derive(Message)]
-#[rtype(result = "Observed")]
-pub struct Observe;
-
-#[derive(Clone, Debug, Serialize, MessageResponse)]
-#[serde(rename_all = "camelCase")]
-pub struct Observed {
-    pub service: StepName,
-    pub breaker: &'static str,
-    pub paused: bool,
-    pub queued: usize,
-    pub running: usize,
-    pub retrying: usize,
-    pub done: u64,
-    pub refused: u64,
-    pub gave_up: u64,
-    pub failures: u64,
-}
+/// No order that was held back has less time than this.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// One order on its way through the agent.
 struct Pending {
@@ -106,6 +38,8 @@ struct Pending {
     call: Call,
     attempts: u32,
     complete_by: Timestamp,
+    /// What it had until then when it came.
+    time: Duration,
     step: StepName,
     reply: Option<Recipient<Answers>>,
 }
@@ -283,13 +217,26 @@ impl Agent {
         self.queues[pending.call as usize].push_back(pending);
     }
 
+    /// What an operator holds back is not late by its own fault: its time begins anew, and the sender is told, so that
+    /// nobody else takes it for abandoned and what follows has its time, too.
+    fn hold(&mut self, is_meant: impl Fn(&Pending) -> bool) {
+        let at = now();
+        for pending in self.queues.iter_mut().flatten().filter(|pending| is_meant(pending)) {
+            pending.complete_by = later(at, pending.time);
+            if let Some(reply) = &pending.reply {
+                let answers = vec![(pending.order.id.clone(), Answer::Held)];
+                reply.do_send(Answers { step: pending.step, call: pending.call, answers });
+            }
+        }
+    }
+
     /// What waits past its complete-by behind an open breaker or a slow service is given up.
     fn sweep(&mut self, ctx: &mut Context<Self>) {
+        let at = now();
         if self.seen.paused {
-            // An operator holds them back; they are not late by their own fault.
+            self.hold(|pending| pending.complete_by < at);
             return;
         }
-        let at = now();
         let mut late = Vec::new();
         for queue in &mut self.queues {
             if queue.iter().any(|p| p.complete_by < at) {
@@ -326,7 +273,7 @@ impl Actor for Agent {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.lifeline.bind(ctx);
-        ctx.run_interval(std::time::Duration::from_millis(100), Self::sweep);
+        ctx.run_interval(Duration::from_millis(100), Self::sweep);
     }
 }
 
@@ -334,9 +281,10 @@ impl Handler<Orders> for Agent {
     type Result = ();
     fn handle(&mut self, mut orders: Orders, ctx: &mut Context<Self>) {
         let (call, complete_by) = (orders.call, orders.complete_by);
+        let time = Duration::try_from(complete_by.duration_since(now())).unwrap_or_default().max(SHORTEST);
         for order in std::mem::take(&mut orders.orders) {
             let (step, reply) = (self.seen.service, Some(orders.reply.clone()));
-            self.enqueue(Pending { order, call, attempts: 1, complete_by, step, reply });
+            self.enqueue(Pending { order, call, attempts: 1, complete_by, time, step, reply });
         }
         self.pump(ctx);
     }
@@ -345,6 +293,9 @@ impl Handler<Orders> for Agent {
 impl Handler<Pause> for Agent {
     type Result = ();
     fn handle(&mut self, Pause(paused): Pause, ctx: &mut Context<Self>) {
+        if self.seen.paused && !paused {
+            self.hold(|_| true);
+        }
         self.seen.paused = paused;
         self.pump(ctx);
     }
@@ -385,8 +336,6 @@ impl Agents {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::sync::mpsc;
 
     use super::*;
@@ -432,17 +381,43 @@ mod tests {
         while agent.connected() {
             tokio::task::yield_now().await;
         }
-        let (answered, mut answers) = mpsc::unbounded_channel();
+        let (orders, mut answers) = one_order();
+        agents.send(orders);
+        assert_eq!(next(&mut answers).await, Answer::Lost);
+    }
+
+    #[actix::test]
+    async fn a_paused_agent_keeps_its_orders_past_their_time() {
+        let settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
+        let agent = Agent::new(Arc::new(Idle), settings, Alerts::default(), Lifeline::unwatched()).start();
+        agent.do_send(Pause(true));
+        let (orders, mut answers) = one_order();
+        agent.do_send(orders);
+        for _ in 0..2 {
+            assert_eq!(next(&mut answers).await, Answer::Held, "once for every time it would have been late");
+        }
+        agent.do_send(Pause(false));
+        assert_eq!(next(&mut answers).await, Answer::Held, "what is left of its time begins anew, too");
+        assert_eq!(next(&mut answers).await, Answer::Done(Output::Nothing));
+    }
+
+    /// One whose time is over at once.
+    fn one_order() -> (Orders, mpsc::UnboundedReceiver<Answers>) {
+        let (answered, answers) = mpsc::unbounded_channel();
         let id = DeliveryId::parse("a").unwrap();
         let order = Order { id, request: Arc::new(samples::request()), route: None, reservation: None, trace: None };
-        agents.send(Orders {
+        let orders = Orders {
             step: StepName::Package,
             call: Call::Execute,
             orders: vec![order],
             complete_by: now(),
             reply: Asker(answered).start().recipient(),
-        });
-        let answer = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("an answer").unwrap();
-        assert_eq!(answer.answers[0].1, Answer::Lost);
+        };
+        (orders, answers)
+    }
+
+    async fn next(answers: &mut mpsc::UnboundedReceiver<Answers>) -> Answer {
+        let answers = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("an answer").unwrap();
+        answers.answers[0].1.clone()
     }
 }
