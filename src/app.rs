@@ -92,6 +92,9 @@ struct Starting {
     supervisor: Addr<Supervisor>,
     unsupervised: CancellationToken,
     arbiters: Vec<ArbiterHandle>,
+    /// The writers' own thread: what is accepted never waits for what is scheduled, and what the engine confirms at
+    /// once is heard of at once.
+    writers: ArbiterHandle,
 }
 
 impl App {
@@ -118,6 +121,7 @@ impl App {
             alerts,
             // More threads than cores: one that waits for the store's lock leaves its core to another.
             arbiters: (0..cores.max(2) * 2).map(|_| Arbiter::new().handle()).collect(),
+            writers: Arbiter::new().handle(),
         };
         starting.start(health)
     }
@@ -193,7 +197,15 @@ impl Starting {
         A: Actor<Context = Context<A>>,
         F: Fn(Lifeline) -> A + Send + Clone + 'static,
     {
-        let (arbiter, slot) = (self.arbiters[turn % self.arbiters.len()].clone(), slot.clone());
+        self.watch_on(&self.arbiters[turn % self.arbiters.len()], name, slot, make);
+    }
+
+    fn watch_on<A, F>(&self, arbiter: &ArbiterHandle, name: impl Into<String>, slot: &Slot<A>, make: F)
+    where
+        A: Actor<Context = Context<A>>,
+        F: Fn(Lifeline) -> A + Send + Clone + 'static,
+    {
+        let (arbiter, slot) = (arbiter.clone(), slot.clone());
         self.supervisor.do_send(Watch(Child::new(name, move |lifeline| {
             let (make, slot) = (make.clone(), slot.clone());
             if !arbiter.spawn_fn(move || slot.set(make(lifeline).start())) {
@@ -221,8 +233,7 @@ impl Starting {
         };
         let (streams, handle) = (self.engine.streams.clone(), WriterHandle::new(&limits));
         let writer = handle.clone();
-        let turn = if let Stream::Requests(partition) = stream { partition as usize } else { 0 };
-        self.watch(name, turn, &handle.slot, move |lifeline| {
+        self.watch_on(&self.writers, name, &handle.slot, move |lifeline| {
             Writer::new(stream, streams.clone(), limits, &writer, lifeline)
         });
         handle

@@ -10,5 +10,8 @@ use drone_delivery::cli::Cli;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Huge pages make a heap of small things a quarter larger and no quicker. Where they cannot be turned off they stay.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     Cli::parse().run()
 }

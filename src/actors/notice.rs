@@ -92,8 +92,8 @@ impl StatusLines {
     }
 }
 
-fn event_of(workflow: &Workflow, kind: EventType, at: Timestamp) -> StatusEvent {
-    StatusEvent::new(kind, at, workflow.delivery_id.clone(), workflow.request.owner_id.clone())
+fn event_of(workflow: &Workflow, kind: EventType, at: Timestamp) -> StatusEvent<'_> {
+    StatusEvent::new(kind, at, workflow.delivery_id.clone(), workflow.request.owner_id.as_str())
 }
 
 /// What an owner is told: how a delivery ended.

@@ -11,7 +11,7 @@ use crate::domain::status::{StatusEvent, StatusSink};
 
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Emit(StatusEvent);
+struct Emit(StatusEvent<'static>);
 
 pub struct Teller {
     status: WriterHandle,
@@ -73,7 +73,7 @@ pub struct TellerHandle {
 }
 
 impl StatusSink for TellerHandle {
-    fn emit(&self, event: StatusEvent) {
+    fn emit(&self, event: StatusEvent<'static>) {
         let sent = self.slot.get().is_some_and(|teller| teller.try_send(Emit(event)).is_ok());
         if !sent {
             dropped();

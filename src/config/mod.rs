@@ -271,7 +271,7 @@ pub struct Services {
     #[serde(rename = "turnaround_s", with = "secs")]
     pub turnaround: Duration,
     pub zone_resolution: u8,
-    pub calendar_cache: usize,
+    pub calendar_cache_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

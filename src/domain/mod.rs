@@ -11,6 +11,9 @@ pub mod window;
 pub mod wire;
 pub mod workflow;
 
+/// A map whose keys are ids and names: quicker to look up in than the standard one, and seeded like it.
+pub type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+
 pub use draft::{Draft, DraftError};
 pub use fault::Fault;
 pub use operation::{Operation, OperationKind, partition_of};

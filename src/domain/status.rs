@@ -94,12 +94,12 @@ impl FromStr for EventId {
 /// One change. The `id` that readers see is its place on the stream, and whose change it is stands once in its line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct StatusEvent {
+pub struct StatusEvent<'a> {
     pub at: Timestamp,
     #[serde(skip)]
     pub delivery_id: DeliveryId,
     #[serde(skip)]
-    pub owner_id: String,
+    pub owner_id: Cow<'a, str>,
     #[serde(rename = "type")]
     pub kind: EventType,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,17 +127,18 @@ pub struct Line<'a> {
     pub events: Vec<&'a RawValue>,
 }
 
-impl StatusEvent {
+impl<'a> StatusEvent<'a> {
     /// An event that tells nothing yet but whose it is.
     #[must_use]
-    pub fn new(kind: EventType, at: Timestamp, delivery_id: DeliveryId, owner_id: String) -> Self {
+    pub fn new(kind: EventType, at: Timestamp, delivery_id: DeliveryId, owner_id: impl Into<Cow<'a, str>>) -> Self {
+        let owner_id = owner_id.into();
         Self { at, delivery_id, owner_id, kind, status: None, step: None, stage: None, location: None, detail: None }
     }
 }
 
 /// Takes events for the status feed. Never waits: an event that finds no room is the sink's to count.
 pub trait StatusSink: Send + Sync {
-    fn emit(&self, event: StatusEvent);
+    fn emit(&self, event: StatusEvent<'static>);
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ impl Delivery {
     }
 
     /// What the status feed is told of stages reached.
-    fn told(&self, reached: &[StageEvent]) -> impl Iterator<Item = StatusEvent> {
+    fn told(&self, reached: &[StageEvent]) -> impl Iterator<Item = StatusEvent<'static>> {
         reached.iter().map(|reached| {
             let event = StatusEvent::new(EventType::Stage, reached.at, self.id.clone(), self.owner_id.clone());
             StatusEvent { stage: Some(reached.stage), ..event }

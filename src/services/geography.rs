@@ -29,6 +29,24 @@ pub fn distance_km(from: Location, to: Location) -> f64 {
     Haversine.distance(point(from), point(to)) / 1000.0
 }
 
+/// A place as a point of the unit sphere: which of two others is nearer is then a few multiplications.
+#[derive(Clone, Copy, Debug)]
+pub struct OnSphere([f64; 3]);
+
+impl OnSphere {
+    #[must_use]
+    pub fn of(place: Location) -> Self {
+        let (latitude, longitude) = (place.latitude.to_radians(), place.longitude.to_radians());
+        Self([latitude.cos() * longitude.cos(), latitude.cos() * longitude.sin(), latitude.sin()])
+    }
+
+    /// Grows with the distance, and says no more than that.
+    #[must_use]
+    pub fn apart(self, other: Self) -> f64 {
+        self.0.iter().zip(other.0).map(|(a, b)| (a - b) * (a - b)).sum()
+    }
+}
+
 /// The place that many kilometres from `from` on the straight way to `to`.
 #[must_use]
 pub fn along(from: Location, to: Location, km: f64) -> Location {
@@ -135,8 +153,22 @@ fn collect(part: geo::Geometry, polygons: &mut Vec<Polygon>) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::domain::request::samples;
+
+    proptest! {
+        /// What is farther over the ground is farther apart on the sphere, down to a metre.
+        #[test]
+        fn nearer_on_the_sphere_is_nearer_over_the_ground(places in prop::array::uniform3((-89.0..89.0, -180.0..180.0))) {
+            let [from, one, other] = places.map(|(latitude, longitude)| Location { latitude, longitude });
+            let ground = distance_km(from, one) - distance_km(from, other);
+            let [from, one, other] = [from, one, other].map(OnSphere::of);
+            let sphere = from.apart(one) - from.apart(other);
+            prop_assert!(ground.abs() < 0.001 || (ground > 0.0) == (sphere > 0.0), "{ground} {sphere}");
+        }
+    }
 
     #[test]
     fn the_built_in_areas_hold_the_example() {

@@ -9,7 +9,8 @@
 //! services are idempotent. A time-out or a failure that lasted is an unknown outcome, not a failure: the call may
 //! have had its effect, so the step is undone like one that was done.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,8 @@ struct Pending {
     /// What it had until then when it came.
     time: Duration,
     step: StepName,
-    reply: Option<Recipient<Answers>>,
+    /// Shared by those that came together: a recipient is not cheap to clone.
+    reply: Option<Rc<Recipient<Answers>>>,
 }
 
 impl Drop for Pending {
@@ -141,7 +143,7 @@ impl Agent {
     fn settle(&mut self, batch: Vec<Pending>, results: Vec<Result<Output, StepError>>, ctx: &mut Context<Self>) {
         let failed = results.iter().all(|r| matches!(r, Err(StepError::Transient(_))));
         self.count_call(failed);
-        let mut replies: HashMap<Recipient<Answers>, Vec<(DeliveryId, Answer)>> = HashMap::new();
+        let mut replies = Replies::default();
         let call = batch.first().map_or(Call::Execute, |p| p.call);
         for (mut pending, result) in batch.into_iter().zip(results) {
             let id = pending.order.id.clone();
@@ -159,7 +161,7 @@ impl Agent {
                     let failure = Failure::new(ReasonCode::ServiceUnavailable, text);
                     if self.may_retry(&pending) {
                         if let Some(reply) = &pending.reply {
-                            replies.entry(reply.clone()).or_default().push((id, Answer::Retrying(failure)));
+                            replies.push(reply, id, Answer::Retrying(failure));
                         }
                         self.retry(pending, ctx);
                         continue;
@@ -169,10 +171,10 @@ impl Agent {
                 }
             };
             if let Some(reply) = pending.reply.take() {
-                replies.entry(reply).or_default().push((id, answer));
+                replies.push(&reply, id, answer);
             }
         }
-        for (reply, answers) in replies {
+        for (reply, answers) in replies.0 {
             reply.do_send(Answers { step: self.seen.service, call, answers });
         }
     }
@@ -259,6 +261,20 @@ impl Agent {
     }
 }
 
+/// Answers by whom they are for, so that each gets one message. There are few, and runs of orders are from the same.
+#[derive(Default)]
+struct Replies(Vec<(Rc<Recipient<Answers>>, Vec<(DeliveryId, Answer)>)>);
+
+impl Replies {
+    fn push(&mut self, reply: &Rc<Recipient<Answers>>, id: DeliveryId, answer: Answer) {
+        let is_it = |known: &Rc<Recipient<Answers>>| Rc::ptr_eq(known, reply) || known == reply;
+        match self.0.iter_mut().rev().find(|(known, _)| is_it(known)) {
+            Some((_, answers)) => answers.push((id, answer)),
+            None => self.0.push((reply.clone(), vec![(id, answer)])),
+        }
+    }
+}
+
 async fn run(service: &dyn Service, batch: &[Pending]) -> Vec<Result<Output, StepError>> {
     let orders: Vec<Order> = batch.iter().map(|p| p.order.clone()).collect();
     match batch.first().map(|p| p.call) {
@@ -282,8 +298,9 @@ impl Handler<Orders> for Agent {
     fn handle(&mut self, mut orders: Orders, ctx: &mut Context<Self>) {
         let (call, complete_by) = (orders.call, orders.complete_by);
         let time = Duration::try_from(complete_by.duration_since(now())).unwrap_or_default().max(SHORTEST);
+        let reply = Rc::new(orders.reply.clone());
         for order in std::mem::take(&mut orders.orders) {
-            let (step, reply) = (self.seen.service, Some(orders.reply.clone()));
+            let (step, reply) = (self.seen.service, Some(reply.clone()));
             self.enqueue(Pending { order, call, attempts: 1, complete_by, time, step, reply });
         }
         self.pump(ctx);

@@ -10,7 +10,7 @@
 //! makes it a skip, one that is half-done is resumed at its first open step, and steps are idempotent. A record in the
 //! store that somebody else changed meanwhile is loaded again and looked at anew.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use super::writer::WriterHandle;
 use crate::crashes::{self, Point};
 use crate::domain::time::{Timestamp, later, now};
 use crate::domain::workflow::Event;
-use crate::domain::{DeliveryId, OperationKind, Status, StepName, StepState, Workflow};
+use crate::domain::{DeliveryId, Map, OperationKind, Status, StepName, StepState, Workflow};
 use crate::services::Order;
 use crate::store::StoreError;
 use crate::store::workflows::{Stored, Workflows};
@@ -92,7 +92,7 @@ enum Told {
 pub struct Scheduler {
     parts: Parts,
     finished: Recipient<Finished>,
-    active: HashMap<DeliveryId, Active>,
+    active: Map<DeliveryId, Active>,
     /// Whose records are to be loaded next.
     arrivals: Vec<DeliveryId>,
     loading: bool,
@@ -134,7 +134,7 @@ impl Scheduler {
         Self {
             parts,
             finished,
-            active: HashMap::new(),
+            active: Map::default(),
             arrivals: Vec::new(),
             loading: false,
             patience: Vec::new(),

@@ -6,13 +6,12 @@
 //! proved wrong is forgotten and read again. `read_in` says in which call a bucket was read, for those decisions that
 //! nobody checks afterwards (a refusal writes nothing).
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::domain::DeliveryId;
+use crate::domain::{DeliveryId, Map};
 use crate::services::entities::damaged;
 use crate::store::{Expect, StoreError, Txn};
 
@@ -88,6 +87,13 @@ struct Bucket {
     read_in: u64,
 }
 
+impl Bucket {
+    /// About how much memory it takes, its place in the map included.
+    fn bytes(&self) -> usize {
+        128 + self.value.len() + self.busy.capacity() * size_of::<Span>()
+    }
+}
+
 /// What one transaction changes of one bucket.
 #[derive(Debug)]
 pub struct Change {
@@ -117,16 +123,19 @@ pub type Missing = Place;
 
 #[derive(Debug, Default)]
 pub struct Calendars {
-    buckets: HashMap<Place, Bucket>,
+    buckets: Map<Place, Bucket>,
+    /// About how much memory they take.
+    bytes: usize,
     /// Counts the calls, see `read_in`.
     call: u64,
 }
 
 impl Calendars {
-    /// Begins a call. More than `limit` buckets are not kept from one call to the next.
+    /// Begins a call. More than `limit` bytes are not kept from one call to the next.
     pub fn begin(&mut self, limit: usize) -> u64 {
-        if self.buckets.len() > limit {
-            self.buckets.clear();
+        if self.bytes > limit {
+            self.buckets = Map::default();
+            self.bytes = 0;
         }
         self.call += 1;
         self.call
@@ -140,13 +149,17 @@ impl Calendars {
         let value = value.unwrap_or_default();
         let mut busy: Vec<Span> = parse(place.bucket, &value)?.into_iter().map(|(span, _)| span).collect();
         busy.sort_unstable();
-        self.buckets.insert(place, Bucket { value, busy, read_in: self.call });
+        let bucket = Bucket { value, busy, read_in: self.call };
+        self.bytes += bucket.bytes();
+        let before = self.buckets.insert(place, bucket);
+        self.bytes -= before.map_or(0, |bucket| bucket.bytes());
         Ok(())
     }
 
     pub fn forget(&mut self, changes: &[Change]) {
         for change in changes {
-            self.buckets.remove(&change.place);
+            let gone = self.buckets.remove(&change.place);
+            self.bytes -= gone.map_or(0, |bucket| bucket.bytes());
         }
     }
 
@@ -228,9 +241,14 @@ impl Calendars {
     fn edit(&mut self, drone: &Arc<str>, span: Span, mut edit: impl FnMut(&mut Bucket, i64)) -> Vec<Change> {
         let change = |number| {
             let place = Place { drone: drone.clone(), bucket: number };
-            let bucket = self.buckets.entry(place.clone()).or_default();
+            let bucket = self.buckets.entry(place.clone()).or_insert_with(|| {
+                self.bytes += Bucket::default().bytes();
+                Bucket::default()
+            });
             let before = bucket.value.clone();
+            self.bytes -= bucket.bytes();
             edit(bucket, number);
+            self.bytes += bucket.bytes();
             Change { place, before, after: bucket.value.clone() }
         };
         span.buckets().map(change).collect()
@@ -292,6 +310,24 @@ mod tests {
         let freed = calendars.free(&drone, Span { from: BUCKET - 10, until: BUCKET + 10 }, &id("a")).unwrap();
         assert!(freed.iter().all(|change| change.after.is_empty()));
         assert_eq!(calendars.earliest(&drone, Span { from: BUCKET, until: 2 * BUCKET }, 5, 0), Ok(Some(BUCKET)));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_counted_right() {
+        let (mut calendars, drone) = known(0..50);
+        let span = |n: i64| Span { from: n * BUCKET + 10, until: n * BUCKET + 20 };
+        for n in 0..50 {
+            calendars.take(&drone, span(n), &id("a"));
+        }
+        let changes = calendars.take(&drone, span(60), &id("b"));
+        calendars.forget(&changes);
+        calendars.free(&drone, span(3), &id("a")).unwrap();
+        assert_eq!(calendars.bytes, calendars.buckets.values().map(Bucket::bytes).sum::<usize>());
+        let all = calendars.bytes;
+        calendars.begin(all);
+        assert_eq!(calendars.buckets.len(), 50);
+        calendars.begin(all - 1);
+        assert_eq!((calendars.buckets.len(), calendars.bytes), (0, 0));
     }
 
     #[test]

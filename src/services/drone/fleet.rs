@@ -1,7 +1,6 @@
 //! The drones, and where they are at home. The whole fleet is kept in memory, by H3 cell of the homes; a version key
 //! that every change of the fleet renews tells when to read it again.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,9 @@ use h3o::{CellIndex, LatLng, Resolution};
 use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{Location, compact};
+use crate::domain::{Location, Map, compact};
 use crate::services::entities::{decode, encode};
+use crate::services::geography::OnSphere;
 use crate::services::{SharedState, telemetry};
 use crate::store::{Scan, State, StoreError, Txn};
 
@@ -75,7 +75,7 @@ pub fn renew(txn: Txn) -> Txn {
 #[derive(Debug, Default)]
 pub struct Fleet {
     version: Option<Bytes>,
-    zones: HashMap<CellIndex, Vec<Drone>>,
+    zones: Map<CellIndex, Vec<(OnSphere, Drone)>>,
     pub fastest_kmh: f64,
     /// The ring beyond which no drone can be that reaches the middle and gets home again.
     pub last_ring: u32,
@@ -90,7 +90,7 @@ impl Fleet {
             fleet.fastest_kmh = fleet.fastest_kmh.max(drone.speed_kmh);
             farthest = farthest.max(drone.range_km);
             if let Some(cell) = cell_of(drone.home, resolution) {
-                fleet.zones.entry(cell).or_default().push(drone);
+                fleet.zones.entry(cell).or_default().push((OnSphere::of(drone.home), drone));
             }
         }
         // Neighbouring cells' middles are at least 1.2 edges apart, however H3 distorts them.
@@ -99,8 +99,8 @@ impl Fleet {
         fleet
     }
 
-    /// The drones at home in the rings from `first` to `last` around a cell.
-    pub fn around(&self, cell: CellIndex, first: u32, last: u32) -> impl Iterator<Item = &Drone> {
+    /// The drones at home in the rings from `first` to `last` around a cell, and where that is.
+    pub fn around(&self, cell: CellIndex, first: u32, last: u32) -> impl Iterator<Item = &(OnSphere, Drone)> {
         (first..=last)
             .flat_map(move |ring| cell.grid_ring::<Vec<_>>(ring))
             .filter_map(|cell| self.zones.get(&cell))

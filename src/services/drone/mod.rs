@@ -70,7 +70,7 @@ impl DroneService {
         let resolution = Resolution::try_from(settings.zone_resolution).unwrap_or(Resolution::Seven);
         let fleet = FleetCache::new(state.clone(), resolution);
         let turnaround = i64::try_from(settings.turnaround.as_secs()).unwrap_or(i64::MAX / 8);
-        let cached = settings.calendar_cache;
+        let cached = settings.calendar_cache_bytes;
         Self { state, tombstones, turnaround, cached, resolution, fleet, calendars: Mutex::new(Calendars::default()) }
     }
 

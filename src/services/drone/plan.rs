@@ -14,7 +14,7 @@ use crate::domain::time::from_millis;
 use crate::domain::workflow::Reservation;
 use crate::domain::{DeliveryId, Location};
 use crate::services::Order;
-use crate::services::geography::distance_km;
+use crate::services::geography::{OnSphere, distance_km};
 
 /// How many drones' calendars are asked for at first: the nearest is free more often than not.
 pub const FIRST_REACH: usize = 4;
@@ -114,17 +114,22 @@ impl Outlook<'_> {
         Ok(None)
     }
 
-    fn best_of<'d>(&self, wish: &Wish, drones: impl Iterator<Item = &'d Drone>) -> Result<Option<Trip>, Vec<Missing>> {
-        let fits = |drone: &&Drone| drone.payload_kg >= wish.weight;
+    fn best_of<'d>(
+        &self,
+        wish: &Wish,
+        drones: impl Iterator<Item = &'d (OnSphere, Drone)>,
+    ) -> Result<Option<Trip>, Vec<Missing>> {
+        let fits = |(_, drone): &&(OnSphere, Drone)| drone.payload_kg >= wish.weight;
+        let pickup = OnSphere::of(wish.pickup);
         let mut near: Vec<(f64, &Drone)> =
-            drones.filter(fits).map(|drone| (distance_km(drone.home, wish.pickup), drone)).collect();
+            drones.filter(fits).map(|(home, drone)| (home.apart(pickup), drone)).collect();
         near.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.id.cmp(&b.1.id)));
         let mut best: Option<Trip> = None;
         let mut missing = Vec::new();
         let mut ahead = 0;
-        for (out_km, drone) in near {
+        for (_, drone) in near {
             let bar = best.as_ref().map_or(i64::MAX, |trip| trip.pickup_at);
-            match self.trip(wish, drone, out_km, bar) {
+            match self.trip(wish, drone, bar) {
                 Ok(Some(trip)) => best = Some(trip),
                 Ok(None) => {}
                 Err(places) => {
@@ -141,7 +146,8 @@ impl Outlook<'_> {
     }
 
     /// The drone's earliest trip, if it is earlier than `bar` and keeps the deadline.
-    fn trip(&self, wish: &Wish, drone: &Drone, out_km: f64, bar: i64) -> Result<Option<Trip>, Vec<Missing>> {
+    fn trip(&self, wish: &Wish, drone: &Drone, bar: i64) -> Result<Option<Trip>, Vec<Missing>> {
+        let out_km = distance_km(drone.home, wish.pickup);
         let back_km = distance_km(wish.drop_off, drone.home);
         if out_km + wish.flight_km + back_km > drone.range_km {
             return Ok(None);

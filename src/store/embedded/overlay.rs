@@ -8,19 +8,20 @@ use bytes::Bytes;
 use fjall::OwnedWriteBatch;
 
 use super::tables::{Stored, Tables, expiry_key, member_key};
+use crate::domain::Map;
 use crate::store::{Check, Expect, Outcome, Txn, Write};
 
 pub(super) struct Overlay<'a> {
     tables: &'a Tables,
     now: u64,
-    values: HashMap<String, Option<Stored>>,
+    values: Map<String, Option<Stored>>,
     /// By set and member: in or out.
-    members: HashMap<(String, Bytes), bool>,
+    members: Map<(String, Bytes), bool>,
 }
 
 impl<'a> Overlay<'a> {
     pub fn new(tables: &'a Tables, now: u64) -> Self {
-        Self { tables, now, values: HashMap::new(), members: HashMap::new() }
+        Self { tables, now, values: Map::default(), members: Map::default() }
     }
 
     pub fn apply(&mut self, txn: Txn) -> fjall::Result<Outcome> {

@@ -27,7 +27,7 @@ const UNMERGED_TABLES: usize = 24;
 /// The kinds of keys with a keyspace of their own, and the size of its memtable.
 const KINDS: [(&str, u64); 6] = [
     ("workflow", 8 * MIB),
-    ("delivery", 8 * MIB),
+    ("delivery", 4 * MIB),
     ("package", 4 * MIB),
     ("resv", 4 * MIB),
     ("cal", 4 * MIB),

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::address::Address;
-use super::script::{COMMIT, PLAIN};
+use super::script::{COMMIT, PLAIN, SETTLE};
 use crate::cluster::link::{Connected, Connector};
 
 /// How often a connection is tried out.
@@ -67,7 +67,7 @@ impl RedisConnector {
             let _ = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(old).exec_async(connection).await;
         }
         self.last = Some((run, number));
-        for script in [PLAIN, COMMIT] {
+        for script in [PLAIN, COMMIT, SETTLE] {
             redis::cmd("SCRIPT").arg("LOAD").arg(script).exec_async(connection).await?;
         }
         Ok(())

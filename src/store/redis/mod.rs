@@ -1,5 +1,6 @@
-//! The state in Redis. Transactions are carried out by one prepared script ([`script`]), values are plain keys, sets
-//! are sorted sets whose members all have the same score, so that they are ordered by their bytes.
+//! The state in Redis. Transactions are carried out by prepared scripts ([`script`]), values are plain keys, sets are
+//! sorted sets whose members all have the same score, so that they are ordered by their bytes, each with a log of what
+//! is not in its place yet.
 //!
 //! A read is repeated once when the connection is lost under it. A commit never is: it may have happened, and its
 //! checks would then fail; whoever commits can read back. Nothing waits longer than the time-out, and only so many
@@ -45,6 +46,7 @@ pub struct RedisState {
     /// See [`script`].
     plain: Script,
     commit: Script,
+    settle: Script,
     timeout: Duration,
     turns: Semaphore,
     _runtime: EngineRuntime,
@@ -62,6 +64,7 @@ impl RedisState {
             keys: Keys::new(prefix),
             plain: Script::new(script::PLAIN),
             commit: Script::new(script::COMMIT),
+            settle: Script::new(script::SETTLE),
             timeout,
             turns: Semaphore::new(AT_ONCE),
             _runtime: runtime.clone(),
@@ -111,6 +114,23 @@ impl RedisState {
             }
         }
         Ok(outcomes)
+    }
+
+    /// Has everything of a set in its place that was in its log when this was called.
+    async fn settle(&self, set: &str) -> Result<(), StoreError> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(self.settle.get_hash()).arg(0).arg(self.keys.log(set)).arg(self.keys.set(set));
+        let mut left = usize::MAX;
+        while left > 0 {
+            let deadline = Instant::now() + self.timeout;
+            let _turn = self.turn(deadline).await?;
+            let leased = self.link.get(self.timeout).await.map_err(away)?;
+            let now = self.run(&leased, script::SETTLE, &command, deadline).await?;
+            // What others add meanwhile is not waited for.
+            left =
+                redis::from_redis_value::<usize>(now).map_err(away)?.min(left.saturating_sub(script::SETTLED_AT_ONCE));
+        }
+        Ok(())
     }
 
     /// Calls a script, which a server that was started again has to be told once more.
@@ -229,6 +249,7 @@ impl State for RedisState {
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<Bytes>, StoreError> {
+        self.settle(&scan.set).await?;
         let mut members = Vec::new();
         let mut place = scan.clone();
         while members.len() < scan.limit {
@@ -252,6 +273,7 @@ impl State for RedisState {
     }
 
     async fn count(&self, set: &str) -> Result<u64, StoreError> {
+        self.settle(set).await?;
         let value = self.read(redis::cmd("ZCARD").arg(self.keys.set(set))).await?;
         redis::from_redis_value(value).map_err(away)
     }

@@ -1,11 +1,11 @@
 //! What transactions come to when every check holds, for those that only put values and add members.
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 use redis::Cmd;
 
 use super::keys::Keys;
+use super::script::Entry;
+use crate::domain::Map;
 use crate::store::{Expect, Txn, Write};
 
 /// The checks that are left to the server and the writes of several transactions.
@@ -13,8 +13,8 @@ use crate::store::{Expect, Txn, Write};
 pub struct Plain<'a> {
     absent: Vec<&'a str>,
     equal: Vec<(&'a str, &'a Bytes)>,
-    puts: HashMap<&'a str, &'a Bytes>,
-    adds: HashMap<&'a str, Vec<&'a Bytes>>,
+    puts: Map<&'a str, &'a Bytes>,
+    adds: Map<&'a str, Vec<&'a Bytes>>,
 }
 
 impl<'a> Plain<'a> {
@@ -55,9 +55,9 @@ impl<'a> Plain<'a> {
             command.arg(keys.value(key)).arg(&value[..]);
         }
         for (set, members) in &self.adds {
-            command.arg(keys.set(set)).arg(members.len());
+            command.arg(keys.log(set)).arg(keys.set(set)).arg(members.len());
             for member in members {
-                command.arg(0).arg(&member[..]);
+                command.arg(Entry(b'+', member));
             }
         }
         command

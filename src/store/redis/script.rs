@@ -7,15 +7,65 @@
 //! write it, a command for each kind. When a check does not hold it does nothing and says so; [`COMMIT`] then finds out
 //! which, transaction by transaction. It is also for all others.
 
-use redis::Cmd;
+use std::io::Write as _;
+
+use redis::{Cmd, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 
 use super::keys::Keys;
 use crate::store::{Expect, Txn, Write};
 
-/// Arguments: how many keys must be absent, how many must have a value, how many are put, how many sets are added to;
-/// the keys; the keys and values; the same; for each set its name, how many members, and their scores and names.
-pub const PLAIN: &str = r"
+/// Sets are kept in two parts. To put a member in its place among many costs more than all the rest of a transaction,
+/// and most lists are never looked at; so what is added and removed goes to the end of the set's log, and is put in its
+/// place when somebody looks, or when so much of it has come together that looking would take long.
+macro_rules! with_settling {
+    ($script:literal) => {
+        concat!(
+            r"
 local args, call, most = ARGV, redis.call, 4000 -- arguments that fit on Lua's stack, and then some
+
+-- Takes up to 1000 of a log's entries to their places; says how many are left.
+local function settle(log, set)
+  local last, added, removed = {}, {}, {}
+  for _, entry in ipairs(call('LRANGE', log, 0, 999)) do
+    last[string.sub(entry, 2)] = (string.byte(entry) == 43)
+  end
+  for member, is_in in pairs(last) do
+    if is_in then
+      added[#added + 1] = 0
+      added[#added + 1] = member
+    else
+      removed[#removed + 1] = member
+    end
+  end
+  if #added > 0 then call('ZADD', set, unpack(added)) end
+  if #removed > 0 then call('ZREM', set, unpack(removed)) end
+  call('LTRIM', log, 1000, -1)
+  return call('LLEN', log)
+end
+
+-- Adds the arguments of a range to a log.
+local function note(log, set, list, from, to)
+  for first = from, to, most do
+    local length = call('RPUSH', log, unpack(list, first, math.min(first + most - 1, to)))
+    while length > 4000 do length = settle(log, set) end
+  end
+end
+",
+            $script
+        )
+    };
+}
+
+/// How many entries of a log one call of [`SETTLE`] takes to their places.
+pub const SETTLED_AT_ONCE: usize = 1_000;
+
+/// Arguments: the names of a set's log and of the set. Says how much is left of the log.
+pub const SETTLE: &str = with_settling!("return settle(args[1], args[2])");
+
+/// Arguments: how many keys must be absent, how many must have a value, how many are put, how many sets are changed; the
+/// keys; the keys and values; the same; for each set the names of its log and of itself, how many entries, and these.
+pub const PLAIN: &str = with_settling!(
+    r"
 local absent, equal, puts, sets = tonumber(args[1]), tonumber(args[2]), tonumber(args[3]), tonumber(args[4])
 local next = 5
 for from = next, next + absent - 1, most do
@@ -31,15 +81,13 @@ for from = next, next + 2 * puts - 1, most do
 end
 next = next + 2 * puts
 for _ = 1, sets do
-  local set, members = args[next], tonumber(args[next + 1])
-  next = next + 2
-  for from = next, next + 2 * members - 1, most do
-    call('ZADD', set, unpack(args, from, math.min(from + most, next + 2 * members) - 1))
-  end
-  next = next + 2 * members
+  local entries = tonumber(args[next + 2])
+  note(args[next], args[next + 1], args, next + 3, next + 2 + entries)
+  next = next + 3 + entries
 end
 return 1
-";
+"
+);
 
 /// The first argument has one letter for each check and write and a full stop behind each transaction; the second
 /// counts the checks; then come the keys that are checked and, in order, what else the letters need. Everything that is
@@ -48,11 +96,9 @@ return 1
 /// that did not hold.
 ///
 /// Letters: `a`bsent, `p`resent and `i`s check; `S`et, set for a `T`ime, `D`elete, `A`dd and `R`emove write.
-pub const COMMIT: &str = r"
-local args, ops, checks = ARGV, ARGV[1], tonumber(ARGV[2])
-local call, byte = redis.call, string.byte
-local most = 4000 -- arguments that fit on Lua's stack, and then some
-
+pub const COMMIT: &str = with_settling!(
+    r"
+local ops, checks, byte = args[1], tonumber(args[2]), string.byte
 local read, values, times, sets = {}, {}, {}, {}
 for from = 3, checks + 2, most do
   local to = math.min(from + most - 1, checks + 2)
@@ -99,20 +145,17 @@ for at = 1, #ops do
     if holds then
       local set = sets[args[next]]
       if not set then
-        set = {}
+        set = { name = args[next + 1] }
         sets[args[next]] = set
       end
-      set[args[next + 1]] = (op == 65)
+      set[#set + 1] = args[next + 2]
     end
-    next = next + 2
+    next = next + 3
   end
 end
 
-local function send(name, set, list)
-  for from = 1, #list, most do
-    local to = math.min(from + most - 1, #list)
-    if set then call(name, set, unpack(list, from, to)) else call(name, unpack(list, from, to)) end
-  end
+local function send(name, list)
+  for from = 1, #list, most do call(name, unpack(list, from, math.min(from + most - 1, #list))) end
 end
 
 local puts, gone = {}, {}
@@ -126,23 +169,12 @@ for key, value in pairs(values) do
     puts[#puts + 1] = value
   end
 end
-send('MSET', nil, puts)
-send('DEL', nil, gone)
-for set, members in pairs(sets) do
-  local added, removed = {}, {}
-  for member, is_in in pairs(members) do
-    if is_in then
-      added[#added + 1] = 0
-      added[#added + 1] = member
-    else
-      removed[#removed + 1] = member
-    end
-  end
-  send('ZADD', set, added)
-  send('ZREM', set, removed)
-end
+send('MSET', puts)
+send('DEL', gone)
+for log, set in pairs(sets) do note(log, set.name, set, 1, #set) end
 return conflicts
-";
+"
+);
 
 /// The call of the script, known to Redis by `sha`, for these transactions.
 pub fn call(sha: &str, keys: &Keys, txns: &[Txn]) -> Cmd {
@@ -197,11 +229,27 @@ fn arguments(command: &mut Cmd, keys: &Keys, write: &Write) {
         Write::Delete { key } => {
             command.arg(keys.value(key));
         }
-        Write::Add { set, member } | Write::Remove { set, member } => {
-            command.arg(keys.set(set)).arg(&member[..]);
+        Write::Add { set, member } => {
+            command.arg(keys.log(set)).arg(keys.set(set)).arg(Entry(b'+', member));
+        }
+        Write::Remove { set, member } => {
+            command.arg(keys.log(set)).arg(keys.set(set)).arg(Entry(b'-', member));
         }
     }
 }
+
+/// An entry of a set's log: what became of a member, and the member.
+pub struct Entry<'a>(pub u8, pub &'a [u8]);
+
+impl ToRedisArgs for Entry<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        let mut arg = out.writer_for_next_arg();
+        // Writing to memory cannot fail.
+        let _ = arg.write_all(&[self.0]).and_then(|()| arg.write_all(self.1));
+    }
+}
+
+impl ToSingleRedisArg for Entry<'_> {}
 
 /// A hundred years: more than that overflows the date that Redis counts to.
 const LONGEST_TTL_MS: u64 = 100 * 365 * 24 * 3_600_000;

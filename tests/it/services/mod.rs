@@ -49,16 +49,16 @@ pub(crate) use on_every_store;
 
 /// Keeps what the services told.
 #[derive(Default)]
-pub struct Told(Mutex<Vec<StatusEvent>>);
+pub struct Told(Mutex<Vec<StatusEvent<'static>>>);
 
 impl StatusSink for Told {
-    fn emit(&self, event: StatusEvent) {
+    fn emit(&self, event: StatusEvent<'static>) {
         self.0.lock().unwrap().push(event);
     }
 }
 
 impl Told {
-    pub fn take(&self) -> Vec<StatusEvent> {
+    pub fn take(&self) -> Vec<StatusEvent<'static>> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
