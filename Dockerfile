@@ -5,14 +5,14 @@ WORKDIR /build
 # The dependencies, with nothing of ours: built again only when they change.
 COPY Cargo.toml Cargo.lock ./
 RUN mkdir src && touch src/lib.rs && echo 'fn main() {}' > src/main.rs \
-    && cargo build --release --locked \
+    && cargo build --profile dist --locked \
     && rm -r src
 COPY config config
 COPY src src
 # The files just copied may be older than what was built from the empty ones.
 RUN touch src/lib.rs src/main.rs \
-    && cargo build --release --locked \
-    && strip --strip-debug -o /drone-delivery target/release/drone-delivery
+    && cargo build --profile dist --locked \
+    && strip --strip-debug -o /drone-delivery target/dist/drone-delivery
 
 FROM debian:bookworm-slim
 # The HTTP client reads the system's authorities when it starts, whatever it is asked to reach.

@@ -6,17 +6,16 @@
 //! proved wrong is forgotten and read again. `read_in` says in which call a bucket was read, for those decisions that
 //! nobody checks afterwards (a refusal writes nothing).
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::bucket;
 use crate::domain::{DeliveryId, Map};
-use crate::services::entities::damaged;
 use crate::store::{Expect, StoreError, Txn};
 
 /// The length of a bucket in seconds.
-const BUCKET: i64 = 6 * 60 * 60;
+pub const BUCKET: i64 = 6 * 60 * 60;
 
 /// A stretch of time, in seconds since the epoch; the end does not belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,34 +62,17 @@ pub fn bucket_of(second: i64) -> i64 {
     second.div_euclid(BUCKET)
 }
 
-/// The reservations in a bucket's value: a line each, `from until delivery`, times relative to the bucket's beginning.
-///
-/// # Errors
-/// When a line is not such a one.
-pub fn parse(bucket: i64, value: &[u8]) -> Result<Vec<(Span, &str)>, StoreError> {
-    let text = std::str::from_utf8(value).map_err(|error| damaged(&error.to_string()))?;
-    let line = |line| {
-        let mut words = str::splitn(line, 3, ' ');
-        let mut second = || words.next()?.parse::<i64>().ok().map(|relative| bucket * BUCKET + relative);
-        let span = Span { from: second()?, until: second()? };
-        Some((span, words.next()?))
-    };
-    text.lines().map(|text| line(text).ok_or_else(|| damaged("a calendar's line"))).collect()
-}
-
 #[derive(Clone, Debug, Default)]
 struct Bucket {
     /// As the store has it; empty when it has none.
     value: Bytes,
-    /// The taken times, sorted.
-    busy: Vec<Span>,
     read_in: u64,
 }
 
 impl Bucket {
     /// About how much memory it takes, its place in the map included.
     fn bytes(&self) -> usize {
-        128 + self.value.len() + self.busy.capacity() * size_of::<Span>()
+        128 + self.value.len()
     }
 }
 
@@ -147,9 +129,8 @@ impl Calendars {
     /// When the value is no bucket.
     pub fn learn(&mut self, place: Place, value: Option<Bytes>) -> Result<(), StoreError> {
         let value = value.unwrap_or_default();
-        let mut busy: Vec<Span> = parse(place.bucket, &value)?.into_iter().map(|(span, _)| span).collect();
-        busy.sort_unstable();
-        let bucket = Bucket { value, busy, read_in: self.call };
+        bucket::check(&value)?;
+        let bucket = Bucket { value, read_in: self.call };
         self.bytes += bucket.bytes();
         let before = self.buckets.insert(place, bucket);
         self.bytes -= before.map_or(0, |bucket| bucket.bytes());
@@ -176,7 +157,7 @@ impl Calendars {
                 Some(bucket) if bucket.read_in >= since => bucket,
                 _ => return Err(place),
             };
-            for taken in &bucket.busy {
+            for taken in bucket::spans(place.bucket, &bucket.value) {
                 if taken.from >= start + length {
                     break;
                 }
@@ -194,14 +175,7 @@ impl Calendars {
     /// Takes the time, which must be free and known; says what that changes.
     pub fn take(&mut self, drone: &Arc<str>, span: Span, id: &DeliveryId) -> Vec<Change> {
         self.edit(drone, span, |bucket, number| {
-            let mut text = String::with_capacity(bucket.value.len() + 64);
-            text.push_str(std::str::from_utf8(&bucket.value).unwrap_or_default());
-            let start = number * BUCKET;
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{} {} {id}", span.from - start, span.until - start);
-            bucket.value = text.into();
-            let place = bucket.busy.partition_point(|taken| *taken < span);
-            bucket.busy.insert(place, span);
+            bucket.value = bucket::with(number, &bucket.value, span, id);
         })
     }
 
@@ -215,15 +189,7 @@ impl Calendars {
         if !missing.is_empty() {
             return Err(missing);
         }
-        Ok(self.edit(drone, span, |bucket, _| {
-            let text = std::str::from_utf8(&bucket.value).unwrap_or_default();
-            let others = text.lines().filter(|line| line.splitn(3, ' ').nth(2) != Some(id.as_str()));
-            let kept: String = others.flat_map(|line| [line, "\n"]).collect();
-            if kept.len() < bucket.value.len() {
-                bucket.busy.retain(|taken| *taken != span);
-                bucket.value = kept.into();
-            }
-        }))
+        Ok(self.edit(drone, span, |bucket, number| bucket.value = bucket::without(number, &bucket.value, id)))
     }
 
     /// Takes changes back that were not written.
@@ -339,15 +305,5 @@ mod tests {
         assert_eq!(asked(&calendars, 0), 1);
         let call = calendars.begin(10);
         assert_eq!(asked(&calendars, call), 0);
-    }
-
-    #[test]
-    fn a_value_reads_back() {
-        let (mut calendars, drone) = known(2..4);
-        let span = Span { from: 3 * BUCKET - 5, until: 3 * BUCKET + 7 };
-        for change in calendars.take(&drone, span, &id("a-1")) {
-            assert_eq!(parse(change.place.bucket, &change.after).unwrap(), [(span, "a-1")]);
-        }
-        assert!(parse(0, b"1 x a\n").is_err());
     }
 }

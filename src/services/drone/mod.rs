@@ -28,6 +28,7 @@ use crate::domain::workflow::{Output, Reservation};
 use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
 use crate::store::{Expect, Outcome, StoreError, Txn};
 
+mod bucket;
 pub mod calendar;
 pub mod fleet;
 pub mod plan;

@@ -50,7 +50,7 @@ impl DroneService {
         for (bucket, value) in buckets.iter().zip(values) {
             let Some(value) = value else { continue };
             let mut txn = Txn::new();
-            for (span, id) in calendar::parse(*bucket, &value)? {
+            for (span, id) in bucket::parse(*bucket, &value)? {
                 if bucket_of(span.until - 1) == *bucket {
                     txn = txn.delete(format!("resv/{id}"));
                 }

@@ -3,7 +3,7 @@
 use super::calendar::{self, Place, bucket_of};
 use super::*;
 use crate::domain::time::{Timestamp, from_millis};
-use crate::services::entities::{self, Page, damaged, exists, page, read};
+use crate::services::entities::{Page, damaged, exists, page, read};
 use crate::store::Scan;
 
 /// One reservation in a drone's calendar.
@@ -108,9 +108,8 @@ pub(super) fn bucket_number(member: &[u8]) -> Result<i64, StoreError> {
 /// A bucket's reservations, sorted, without those that began in an earlier one.
 fn begun_in(bucket: i64, value: &[u8]) -> Result<Vec<Booked>, StoreError> {
     let mut items = Vec::new();
-    for (span, id) in calendar::parse(bucket, value)? {
+    for (span, delivery_id) in bucket::parse(bucket, value)? {
         if bucket_of(span.from) == bucket {
-            let delivery_id = DeliveryId::parse(id).map_err(|error| entities::damaged(&error.to_string()))?;
             let time = |second: i64| from_millis(second * 1000);
             items.push(Booked { delivery_id, from: time(span.from), until: time(span.until) });
         }

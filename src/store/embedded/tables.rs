@@ -12,6 +12,7 @@ use std::ops::Bound;
 use std::path::Path;
 
 use bytes::Bytes;
+use fjall::config::PinningPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice};
 
 use crate::store::Scan;
@@ -23,6 +24,8 @@ const JOURNAL_BYTES: u64 = 128 * MIB;
 /// have died of a full disk that would be for ever, so we wait ourselves, before that.
 const SEALED_MEMTABLES: usize = 3;
 const UNMERGED_TABLES: usize = 24;
+/// What is written and not flushed is in memory. While a large merge holds the worker up no more than this comes together.
+const UNFLUSHED_BYTES: u64 = 64 * MIB;
 
 /// The kinds of keys with a keyspace of their own, and the size of its memtable.
 const KINDS: [(&str, u64); 6] = [
@@ -56,7 +59,14 @@ impl Tables {
         let builder = Database::builder(path).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
         let db = builder.worker_threads(1).open()?;
         let keyspace = |name: &str, memtable_bytes| {
-            db.keyspace(name, || KeyspaceCreateOptions::default().max_memtable_size(memtable_bytes))
+            // Blocks that are pinned stay in memory with their table, however many tables there are: all go by the cache.
+            let bounded = || {
+                KeyspaceCreateOptions::default()
+                    .max_memtable_size(memtable_bytes)
+                    .index_block_pinning_policy(PinningPolicy::all(false))
+                    .filter_block_pinning_policy(PinningPolicy::all(false))
+            };
+            db.keyspace(name, bounded)
         };
         let kinds = KINDS.iter().map(|(kind, bytes)| keyspace(&format!("values-{kind}"), *bytes));
         Ok(Self {
@@ -104,9 +114,10 @@ impl Tables {
 
     /// Whether the writes have run ahead of flushing and merging; an error if these have died.
     pub fn is_behind(&self) -> fjall::Result<bool> {
-        let behind = self.values.iter().chain([&self.members, &self.expiry]).any(|keyspace| {
-            keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || keyspace.l0_table_count() >= UNMERGED_TABLES
-        });
+        let behind = self.db.write_buffer_size() >= UNFLUSHED_BYTES
+            || self.values.iter().chain([&self.members, &self.expiry]).any(|keyspace| {
+                keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || keyspace.l0_table_count() >= UNMERGED_TABLES
+            });
         if behind {
             self.db.persist(PersistMode::Buffer)?;
         }
