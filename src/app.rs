@@ -251,7 +251,7 @@ impl Starting {
             (0..count).map(|p| self.start_writer(Stream::Requests(p), &format!("writer/{p}"))).collect();
         let (settings, state) = (self.settings.clone(), self.engine.state.clone());
         Arc::new(move |config| {
-            let ingestion = Ingestion::new(&settings, Intake::new(&writers), state.clone());
+            let ingestion = Ingestion::new(&settings, Intake::new(&writers, settings.ingestion.linger), state.clone());
             Ingestion::routes(&web::Data::new(ingestion), config);
         })
     }

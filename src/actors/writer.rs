@@ -296,6 +296,8 @@ fn away() -> WriteError {
 #[derive(Clone)]
 pub struct WriterHandle {
     pub slot: Slot<Writer>,
+    /// How many lines may wait.
+    pub most: usize,
     line: SharedLine,
 }
 
@@ -304,7 +306,7 @@ impl WriterHandle {
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
         let line = Line { most: limits.waiting, ..Line::default() };
-        Self { slot: Slot::default(), line: SharedLine(Arc::new(Mutex::new(line))) }
+        Self { slot: Slot::default(), most: limits.waiting, line: SharedLine(Arc::new(Mutex::new(line))) }
     }
 
     /// Comes back when the lines are durable. Dropping the future does not take them back.

@@ -148,6 +148,8 @@ pub struct Ingestion {
     pub batch_requests: usize,
     pub batch_bytes: usize,
     pub writes_in_flight: usize,
+    #[serde(rename = "linger_ms", with = "millis")]
+    pub linger: Duration,
     #[serde(rename = "write_timeout_ms", with = "millis")]
     pub write_timeout: Duration,
     #[serde(rename = "deadline_s", with = "secs")]

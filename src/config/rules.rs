@@ -51,6 +51,7 @@ const RULES: &[(&str, Rule)] = &[
     ("partitions.readers", Rule::Between(1.0, 64.0)),
     ("partitions.lease_ms", Rule::Between(500.0, 600_000.0)),
     ("ingestion.writes_in_flight", Rule::Between(1.0, 64.0)),
+    ("ingestion.linger_ms", Rule::Between(0.0, 1_000.0)),
     ("ingestion.batch_requests", Rule::Between(1.0, 100_000.0)),
     ("ingestion.deadline_s", Rule::Between(1.0, 31_536_000.0)),
     ("ingestion.recent_bytes", Rule::AtLeast(0.0)),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use drone_delivery::domain::time::now;
 use drone_delivery::domain::{OperationKind, Workflow};
 use drone_delivery::store::workflows::{Stored, Workflows};
+use futures_util::future::join_all;
 use serde_json::json;
 
 use super::support::{TestApi, answer, eventually, example, example_of};
@@ -69,6 +70,39 @@ async fn what_waits_is_bounded() {
     statuses.sort_unstable();
     assert_eq!(statuses, [202, 202, 429, 429]);
     assert_eq!(api.streams.operations().len(), 2);
+    api.stop().await;
+}
+
+/// The moment that few requests are given to become more is longer here than the test: without the sixteenth nobody
+/// would be answered.
+#[actix_web::test]
+async fn few_requests_may_become_more_and_a_lone_client_never_waits() {
+    let api = TestApi::with(|settings| {
+        settings.partitions.count = 1;
+        settings.ingestion.linger = Duration::from_secs(600);
+    })
+    .await;
+    for _ in 0..3 {
+        assert_eq!(api.post(&example()).await.status, 202);
+    }
+    let post = || actix_web::rt::spawn(answer(api.request("POST", "/api/deliveryrequests").send_json(&example())));
+    api.streams.hold_up();
+    let pair = json!([example(), example()]).to_string();
+    let pair = async { api.batch("application/json", pair).await.status };
+    let others = async {
+        api.streams.begun(4).await;
+        let mut others: Vec<_> = (0..15).map(|_| post()).collect();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        api.streams.go_on();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(others.iter().all(|other| !other.is_finished()), "fifteen are few");
+        others.push(post());
+        join_all(others).await
+    };
+    let (pair, others) = tokio::join!(pair, others);
+    assert_eq!(pair, 202);
+    assert!(others.into_iter().all(|other| other.unwrap().status == 202));
+    assert_eq!((api.streams.entries(), api.streams.operations().len()), (5, 3 + 2 + 16));
     api.stop().await;
 }
 

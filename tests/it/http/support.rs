@@ -203,7 +203,7 @@ impl TestApi {
         let shared = web::Data::new(health.clone());
         let routes: Vec<Routes> = vec![
             Arc::new(move |config| {
-                let intake = Intake::new(&writers);
+                let intake = Intake::new(&writers, shared_settings.ingestion.linger);
                 let ingestion = Ingestion::new(&shared_settings, intake, shared_state.clone());
                 Ingestion::routes(&web::Data::new(ingestion), config);
             }),
