@@ -114,6 +114,10 @@ impl Server {
 
     async fn call(&self, request: &[u8]) -> anyhow::Result<(u16, Vec<u8>)> {
         let mut control = self.control.lock().await;
+        if let Ok(reply) = control.call(request).await {
+            return Ok((reply.status, reply.body.to_vec()));
+        }
+        // A connection that was idle for a while may have been closed by the server. All of these calls may be repeated.
         let reply = control.call(request).await?;
         Ok((reply.status, reply.body.to_vec()))
     }

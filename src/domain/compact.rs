@@ -54,7 +54,7 @@ pub mod maybe_millis {
         encoder: &mut Encoder<W>,
         context: &mut C,
     ) -> Result<(), encode::Error<W::Error>> {
-        time.map(|time| time.as_millisecond()).encode(encoder, context)
+        time.map(Timestamp::as_millisecond).encode(encoder, context)
     }
 
     pub fn decode<C>(decoder: &mut Decoder<'_>, context: &mut C) -> Result<Option<Timestamp>, Error> {

@@ -43,7 +43,7 @@ struct Pending {
     time: Duration,
     step: StepName,
     /// Shared by those that came together: a recipient is not cheap to clone.
-    reply: Option<Rc<Recipient<Answers>>>,
+    reply: Option<Sender>,
 }
 
 impl Drop for Pending {
@@ -263,11 +263,14 @@ impl Agent {
 
 /// Answers by whom they are for, so that each gets one message. There are few, and runs of orders are from the same.
 #[derive(Default)]
-struct Replies(Vec<(Rc<Recipient<Answers>>, Vec<(DeliveryId, Answer)>)>);
+struct Replies(Vec<(Sender, Vec<(DeliveryId, Answer)>)>);
+
+/// Who sent orders, and gets their answers.
+type Sender = Rc<Recipient<Answers>>;
 
 impl Replies {
-    fn push(&mut self, reply: &Rc<Recipient<Answers>>, id: DeliveryId, answer: Answer) {
-        let is_it = |known: &Rc<Recipient<Answers>>| Rc::ptr_eq(known, reply) || known == reply;
+    fn push(&mut self, reply: &Sender, id: DeliveryId, answer: Answer) {
+        let is_it = |known: &Sender| Rc::ptr_eq(known, reply) || known == reply;
         match self.0.iter_mut().rev().find(|(known, _)| is_it(known)) {
             Some((_, answers)) => answers.push((id, answer)),
             None => self.0.push((reply.clone(), vec![(id, answer)])),

@@ -71,7 +71,7 @@ proptest! {
                 Status::Failed | Status::Cancelled => prop_assert!(!standing || abandoned),
                 _ => {}
             }
-            prop_assert!(serde_json::from_str::<Workflow>(&serde_json::to_string(&workflow).unwrap()).unwrap() == workflow);
+            prop_assert!(compact::decode::<Workflow>(&compact::encode(&workflow)).unwrap() == workflow);
         }
     }
 }
