@@ -41,7 +41,7 @@ async fn a_paused_service_holds_its_orders_and_goes_on() {
 /// waited longer than a workflow may take.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_paused_service_holds_is_not_late() {
-    let hasty = "[scheduler]\ncomplete_by_ms = 4000\n[supervisor]\nsweep_every_ms = 100\ngrace_ms = 1000\n";
+    let hasty = "[scheduler]\ncomplete_by_ms = 4000\n[supervisor]\nsweep_every_ms = 100\ngrace_ms = 2500\n";
     let mut program = Program::embedded(&format!("{}{hasty}", super::DEMO));
     program.start().await;
     let mut client = program.client();
@@ -54,7 +54,7 @@ async fn what_a_paused_service_holds_is_not_late() {
     }
     super_until(&mut client, "/api/operations/agents", |agents| drone(agents)["queued"] == ids.len()).await;
     // Longer than both together.
-    for _ in 0..14 {
+    for _ in 0..16 {
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         for id in &ids {
             let waiting = look(&mut client, &format!("/api/deliveryrequests/{id}")).await;
