@@ -1,7 +1,7 @@
 //! The state contract: values by key, ordered sets of members, and transactions that check before they write.
 //! Everything that must be atomic across processes (leases, checkpoints, idempotency keys, tombstones, drone
 //! reservations, workflow records) is one [`Txn`], so it is written once and runs on both engines. Two
-//! implementations with one conformance suite: [`embedded`] (fjall, this disk) and [`redis`] (one Lua script).
+//! implementations with one conformance suite: [`embedded`] (fjall, this disk) and [`redis`] (Lua scripts).
 //!
 //! Order is the promise that recovery rests on: transactions become durable in the order they were committed, so
 //! what survives a crash is a prefix. A commit whose answer was lost may have happened: callers write transactions

@@ -60,6 +60,12 @@ pub enum OpenError {
         .dir.display()
     )]
     OtherPartitions { dir: PathBuf, found: u32, wanted: u32 },
+    #[error(
+        "{} was laid out in format {found} and this version writes {FORMAT}: use the version that wrote it, or begin with \
+         another data directory",
+        .dir.display()
+    )]
+    OtherFormat { dir: PathBuf, found: u32 },
     #[error("{} does not tell how the data beside it is laid out: {reason}. Restore it from a backup", .file.display())]
     Layout { file: PathBuf, reason: String },
     #[error(
@@ -126,7 +132,7 @@ fn check_layout(dir: &Path, partitions: u32) -> Result<(), OpenError> {
         Ok(bytes) => {
             let layout: Layout = serde_json::from_slice(&bytes).map_err(|error| unclear(error.to_string()))?;
             if layout.format != FORMAT {
-                return Err(unclear(format!("format {} is not known to this version", layout.format)));
+                return Err(OpenError::OtherFormat { dir: dir.to_owned(), found: layout.format });
             }
             if layout.partitions != partitions {
                 return Err(OpenError::OtherPartitions {
