@@ -1,6 +1,6 @@
-//! The state on this disk, in fjall. A commit holds one lock while it checks and writes, and goes to fjall's journal as
-//! one batch, so commits are durable in their order: a crash of the process loses none, a power cut leaves a prefix.
-//! There is no fsync in a commit; [`EmbeddedState::sync`] makes one.
+//! The state on this disk, in fjall. One thread checks and writes ([`committer`]), and what it writes goes to fjall's
+//! journal as one batch, so commits are durable in their order: a crash of the process loses none, a power cut leaves a
+//! prefix. There is no fsync in a commit; [`EmbeddedState::sync`] makes one.
 //!
 //! A full disk: the commit is refused as a whole and fjall takes no more writes. Reading goes on. A thread opens the
 //! database anew after a moment, and again until that works, so writing comes back by itself once there is room.
@@ -8,6 +8,7 @@
 //! A value with a `ttl` is absent as soon as its time is over; commits purge a few such values each. The size of a set is
 //! counted once when it is first asked for and kept up to date from then on.
 
+mod committer;
 mod overlay;
 mod tables;
 
@@ -15,12 +16,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use fjall::PersistMode;
 
+use self::committer::Committer;
 use self::overlay::Overlay;
 use self::tables::{Stored, Tables, expiry_key, split_expiry};
 use super::{Outcome, Scan, State, StoreError, Txn, Write};
@@ -46,7 +48,11 @@ pub enum OpenError {
 }
 
 #[derive(Clone)]
-pub struct EmbeddedState(Arc<Shared>);
+pub struct EmbeddedState {
+    /// Dropped first, so that nothing is written any more when the tables are closed.
+    committer: Arc<Committer>,
+    shared: Arc<Shared>,
+}
 
 struct Shared {
     path: PathBuf,
@@ -71,52 +77,41 @@ impl EmbeddedState {
             fjall::Error::Locked => OpenError::InUse(path.to_owned()),
             error => OpenError::Failed { path: path.to_owned(), reason: reason(&error) },
         })?;
-        Ok(Self(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             path: path.to_owned(),
             tables: RwLock::new(Some(tables)),
             writer: Mutex::default(),
             reopening: AtomicBool::new(false),
-        })))
+        });
+        let failed = |error: std::io::Error| OpenError::Failed { path: path.to_owned(), reason: error.to_string() };
+        let committer = Arc::new(Committer::start(shared.clone()).map_err(failed)?);
+        Ok(Self { committer, shared })
     }
 
     /// Makes everything committed so far survive a power cut.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.write(|tables, _| tables.db.persist(PersistMode::SyncAll))
-    }
-
-    fn read<T>(&self, read: impl FnOnce(&Tables) -> fjall::Result<T>) -> Result<T, StoreError> {
-        let tables = self.0.tables.read().unwrap_or_else(PoisonError::into_inner);
-        let tables = tables.as_ref().ok_or_else(|| unavailable("it is being opened anew"))?;
-        read(tables).map_err(|error| unavailable(reason(&error)))
-    }
-
-    fn write<T>(&self, write: impl FnOnce(&Tables, &mut Writer) -> fjall::Result<T>) -> Result<T, StoreError> {
-        let mut writer = self.0.writer();
-        self.read(|tables| write(tables, &mut writer)).inspect_err(|_| {
-            *writer = Writer::default();
-            Shared::reopen_later(&self.0);
-        })
-    }
-
-    /// Waits while the writes have run ahead of what fjall has flushed and merged.
-    async fn catch_up(&self) -> Result<(), StoreError> {
-        let begun = Instant::now();
-        let is_behind = || self.read(Tables::is_behind).inspect_err(|_| Shared::reopen_later(&self.0));
-        if !is_behind()? {
-            return Ok(());
-        }
-        while is_behind()? {
-            if begun.elapsed() > CATCH_UP {
-                return Err(unavailable("the disk does not keep up"));
-            }
-            tokio::time::sleep(CATCH_UP_POLL).await;
-        }
-        metrics::histogram!(crate::metrics::STATE_STALLS).record(begun.elapsed().as_secs_f64());
-        Ok(())
+        self.shared.write(|tables, _| tables.db.persist(PersistMode::SyncAll))
     }
 }
 
 impl Shared {
+    fn read<T>(&self, read: impl FnOnce(&Tables) -> fjall::Result<T>) -> Result<T, StoreError> {
+        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
+        let tables = tables.as_ref().ok_or_else(|| unavailable("it is being opened anew"))?;
+        read(tables).map_err(|error| unavailable(reason(&error)))
+    }
+
+    fn write<T>(
+        self: &Arc<Self>,
+        write: impl FnOnce(&Tables, &mut Writer) -> fjall::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut writer = self.writer();
+        self.read(|tables| write(tables, &mut writer)).inspect_err(|_| {
+            *writer = Writer::default();
+            Self::reopen_later(self);
+        })
+    }
+
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,31 +155,30 @@ impl Shared {
 #[async_trait]
 impl State for EmbeddedState {
     async fn get(&self, keys: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
-        self.read(|tables| tables.get(keys, now()))
+        self.shared.read(|tables| tables.get(keys, now()))
     }
 
     async fn commit(&self, txns: Vec<Txn>) -> Result<Vec<Outcome>, StoreError> {
         if txns.iter().flat_map(|txn| &txn.writes).any(|write| !(1..=KEY_BYTES).contains(&key_bytes(write))) {
             return Err(unavailable(format!("a key is empty or longer than {KEY_BYTES} bytes")));
         }
-        self.catch_up().await?;
-        self.write(|tables, writer| writer.commit(tables, txns))
+        self.committer.commit(txns).await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Vec<Bytes>, StoreError> {
-        self.read(|tables| tables.scan(scan))
+        self.shared.read(|tables| tables.scan(scan))
     }
 
     async fn count(&self, set: &str) -> Result<u64, StoreError> {
-        let mut writer = self.0.writer();
-        self.read(|tables| writer.count(tables, set))
+        let mut writer = self.shared.writer();
+        self.shared.read(|tables| writer.count(tables, set))
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
-        if self.0.reopening.load(Ordering::SeqCst) {
+        if self.shared.reopening.load(Ordering::SeqCst) {
             return Err(unavailable("a write failed; it is being opened anew"));
         }
-        self.read(|_| Ok(()))
+        self.shared.read(|_| Ok(()))
     }
 }
 
