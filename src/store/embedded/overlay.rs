@@ -74,7 +74,7 @@ impl<'a> Overlay<'a> {
     pub fn changes(&self, counts: &HashMap<String, u64>) -> fjall::Result<Vec<(String, i64)>> {
         let mut changes = Vec::new();
         for ((set, member), is_in) in self.members.iter().filter(|((set, _), _)| counts.contains_key(set)) {
-            let was_in = self.tables.members.contains_key(member_key(set, member))?;
+            let was_in = self.tables.members(set).contains_key(member_key(set, member))?;
             if was_in != *is_in {
                 changes.push((set.clone(), if *is_in { 1 } else { -1 }));
             }
@@ -101,11 +101,11 @@ impl<'a> Overlay<'a> {
             }
         }
         for ((set, member), is_in) in self.members {
-            let key = member_key(&set, &member);
+            let (members, key) = (self.tables.members(&set), member_key(&set, &member));
             if is_in {
-                batch.insert(&self.tables.members, key, Bytes::new());
+                batch.insert(members, key, Bytes::new());
             } else {
-                batch.remove(&self.tables.members, key);
+                batch.remove(members, key);
             }
         }
     }

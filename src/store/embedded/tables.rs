@@ -4,15 +4,19 @@
 //!   epoch, 0 for never), then the value. A key's kind is what stands before its first slash; the kinds that every
 //!   workflow writes have a keyspace each. Ids grow with time, so a kind's tables hardly overlap and are moved down
 //!   instead of merged; and to look for a tombstone where there is none costs next to nothing.
-//! - `members`: set, a zero byte, member → nothing. Names of sets hold no zero byte.
+//! - `members` and `members-status`: set, a zero byte, member → nothing. Names of sets hold no zero byte. The sets of
+//!   workflows by their status have a keyspace of their own for the same reason: they grow at their ends. Nobody looks for
+//!   one member, so there are no filters.
 //! - `expiry`: 8 bytes of expiry, key → nothing: what is to be purged when. An entry says nothing by itself: the
 //!   value may have been written again since, with another expiry.
 
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use fjall::config::PinningPolicy;
+use fjall::compaction::Leveled;
+use fjall::config::{FilterPolicy, PinningPolicy};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice};
 
 use crate::store::Scan;
@@ -25,7 +29,12 @@ const JOURNAL_BYTES: u64 = 128 * MIB;
 const SEALED_MEMTABLES: usize = 3;
 const UNMERGED_TABLES: usize = 24;
 /// What is written and not flushed is in memory. While a large merge holds the worker up no more than this comes together.
-const UNFLUSHED_BYTES: u64 = 64 * MIB;
+const UNFLUSHED_BYTES: u64 = 48 * MIB;
+/// Tables that come together before they are merged into the next level. A merge reads and writes most of that level, so
+/// twice the usual number halves what merging costs, for a few more tables to look through.
+const MERGED_TABLES: u8 = 8;
+/// How the names of the sets in `members-status` begin.
+const STATUS_SETS: &str = "workflows/status/";
 
 /// The kinds of keys with a keyspace of their own, and the size of its memtable.
 const KINDS: [(&str, u64); 6] = [
@@ -41,7 +50,8 @@ pub(super) struct Tables {
     pub db: Database,
     /// In the order of [`KINDS`], the one for all others last.
     values: Vec<Keyspace>,
-    pub members: Keyspace,
+    members: Keyspace,
+    status_members: Keyspace,
     pub expiry: Keyspace,
 }
 
@@ -58,21 +68,24 @@ impl Tables {
         // work, which costs a whole core.
         let builder = Database::builder(path).cache_size(CACHE_BYTES).max_journaling_size(JOURNAL_BYTES);
         let db = builder.worker_threads(1).open()?;
-        let keyspace = |name: &str, memtable_bytes| {
-            // Blocks that are pinned stay in memory with their table, however many tables there are: all go by the cache.
-            let bounded = || {
-                KeyspaceCreateOptions::default()
-                    .max_memtable_size(memtable_bytes)
-                    .index_block_pinning_policy(PinningPolicy::all(false))
-                    .filter_block_pinning_policy(PinningPolicy::all(false))
-            };
-            db.keyspace(name, bounded)
+        // Blocks that are pinned stay in memory with their table, however many tables there are: all go by the cache.
+        let bounded = |memtable_bytes| {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(memtable_bytes)
+                .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(MERGED_TABLES)))
+                .index_block_pinning_policy(PinningPolicy::all(false))
+                .filter_block_pinning_policy(PinningPolicy::all(false))
         };
-        let kinds = KINDS.iter().map(|(kind, bytes)| keyspace(&format!("values-{kind}"), *bytes));
+        let of_values = |name: &str, memtable_bytes| db.keyspace(name, || bounded(memtable_bytes));
+        let of_names = |name: &str, memtable_bytes| {
+            db.keyspace(name, || bounded(memtable_bytes).filter_policy(FilterPolicy::disabled()))
+        };
+        let kinds = KINDS.iter().map(|(kind, bytes)| of_values(&format!("values-{kind}"), *bytes));
         Ok(Self {
-            values: kinds.chain([keyspace("values", 2 * MIB)]).collect::<fjall::Result<_>>()?,
-            members: keyspace("members", 8 * MIB)?,
-            expiry: keyspace("expiry", 2 * MIB)?,
+            values: kinds.chain([of_values("values", 2 * MIB)]).collect::<fjall::Result<_>>()?,
+            members: of_names("members", 4 * MIB)?,
+            status_members: of_names("members-status", 2 * MIB)?,
+            expiry: of_names("expiry", 2 * MIB)?,
             db,
         })
     }
@@ -96,11 +109,16 @@ impl Tables {
         &self.values[number]
     }
 
+    /// The keyspace of a set's members.
+    pub fn members(&self, set: &str) -> &Keyspace {
+        if set.starts_with(STATUS_SETS) { &self.status_members } else { &self.members }
+    }
+
     pub fn scan(&self, scan: &Scan) -> fjall::Result<Vec<Bytes>> {
         let Some(range) = range_of(scan) else { return Ok(Vec::new()) };
         let skip = scan.set.len() + 1;
         let member = |entry: fjall::Guard| Ok(Bytes::from(entry.key()?).slice(skip..));
-        let range = self.members.range(range);
+        let range = self.members(&scan.set).range(range);
         if scan.backwards {
             range.rev().take(scan.limit).map(member).collect()
         } else {
@@ -109,13 +127,14 @@ impl Tables {
     }
 
     pub fn count(&self, set: &str) -> fjall::Result<u64> {
-        self.members.prefix(member_key(set, b"")).try_fold(0, |count, entry| entry.key().map(|_| count + 1))
+        let members = self.members(set).prefix(member_key(set, b""));
+        members.into_iter().try_fold(0, |count, entry| entry.key().map(|_| count + 1))
     }
 
     /// Whether the writes have run ahead of flushing and merging; an error if these have died.
     pub fn is_behind(&self) -> fjall::Result<bool> {
         let behind = self.db.write_buffer_size() >= UNFLUSHED_BYTES
-            || self.values.iter().chain([&self.members, &self.expiry]).any(|keyspace| {
+            || self.values.iter().chain([&self.members, &self.status_members, &self.expiry]).any(|keyspace| {
                 keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || keyspace.l0_table_count() >= UNMERGED_TABLES
             });
         if behind {
