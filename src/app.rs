@@ -71,6 +71,11 @@ async fn signalled() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Fewer requests than this are given a moment to become more. With more clients would wait for each other.
+const FEW_REQUESTS: usize = 16;
+/// The same for status events, of which every workflow makes several and which nobody waits for.
+const FEW_EVENTS: usize = 1_024;
+
 /// The running application.
 pub struct App {
     pub address: SocketAddr,
@@ -222,13 +227,15 @@ impl Starting {
             batch_bytes: ingestion.batch_bytes,
             in_flight: ingestion.writes_in_flight,
             timeout: ingestion.write_timeout,
+            few: FEW_REQUESTS,
+            linger: ingestion.linger,
             recent_bytes: ingestion.recent_bytes / self.settings.partitions.count as usize,
         };
         let limits = match stream {
             Stream::Requests(_) => limits,
             // Events come in large pieces from few senders, each of which waits for its piece: that is their bound.
             Stream::Status | Stream::DeadLetters => {
-                Limits { waiting: usize::MAX, batch_lines: usize::MAX, recent_bytes: 0, ..limits }
+                Limits { waiting: usize::MAX, batch_lines: usize::MAX, few: FEW_EVENTS, recent_bytes: 0, ..limits }
             }
         };
         let (streams, handle) = (self.engine.streams.clone(), WriterHandle::new(&limits));
@@ -251,7 +258,7 @@ impl Starting {
             (0..count).map(|p| self.start_writer(Stream::Requests(p), &format!("writer/{p}"))).collect();
         let (settings, state) = (self.settings.clone(), self.engine.state.clone());
         Arc::new(move |config| {
-            let ingestion = Ingestion::new(&settings, Intake::new(&writers, settings.ingestion.linger), state.clone());
+            let ingestion = Ingestion::new(&settings, Intake::new(&writers), state.clone());
             Ingestion::routes(&web::Data::new(ingestion), config);
         })
     }

@@ -86,7 +86,7 @@ impl StatusLines {
         if self.count > 0 {
             let count = self.count;
             let lines = self.into_body();
-            let append = async || status.append(lines.clone(), count).await;
+            let append = async || status.append(&lines, count).await;
             Backoff::ENGINE.until_ok("telling the status stream", append).await;
         }
     }

@@ -1,46 +1,26 @@
 //! Where ingestion meets the partition writers.
 //!
-//! What a thread of the server accepts for one partition goes to the writer as one cohort, and its answer comes back as
-//! one: under load the way between the threads is paid for once for all of them. A cohort is handed on as soon as the
-//! thread has looked at each of its connections once; what arrives while it is being written is the next one. While
-//! several clients send at once a small cohort is given a moment to grow, because a broker is paid by the message; a lone
-//! client never waits for others.
+//! Everybody on one thread of the server whose request goes into the same entry waits for one answer: under load the way
+//! back from the writer is paid for once for all of them.
 
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
-use crate::actors::writer::{Find, WriteError, WriterHandle};
+use crate::actors::writer::{Find, WriteError, WriterHandle, away};
 use crate::domain::{DeliveryId, Operation, partition_of};
 
 /// The writers of all partitions, as one thread of the server sees them.
 pub struct Intake {
-    lanes: Vec<Rc<Lane>>,
+    lanes: Vec<Lane>,
 }
 
-/// A cohort of so many lines is large enough not to wait for more.
-const LARGE: usize = 16;
-
-/// One partition's cohorts.
+/// The way to one partition.
 struct Lane {
     writer: WriterHandle,
-    /// The one that is still open; none when nobody hands cohorts on.
-    open: RefCell<Option<Cohort>>,
-    /// Told when the open one has become large.
-    grown: Notify,
-    /// A small cohort is handed on no sooner than this after the last one.
-    linger: Duration,
-}
-
-/// Lines of one partition that go to the writer together.
-#[derive(Default)]
-struct Cohort {
-    lines: BytesMut,
-    count: usize,
-    end: Rc<End>,
+    /// The cohort that requests of this thread went into last.
+    last: RefCell<Option<(u64, Rc<End>)>>,
 }
 
 /// What became of a cohort, for everybody in it.
@@ -60,28 +40,19 @@ impl End {
             self.told.notified().await;
         }
     }
-}
 
-impl Lane {
-    /// How long the open cohort is given to become larger; none when it is to be handed on now.
-    fn moment_to_grow(&self, (began, lines): (Instant, usize)) -> Option<Duration> {
-        let grows = self.open.borrow().as_ref().is_some_and(|cohort| (1..LARGE).contains(&cohort.count));
-        let left = self.linger.checked_sub(began.elapsed());
-        left.filter(|left| grows && lines > 1 && !left.is_zero())
+    async fn tell(self: Rc<Self>, answer: oneshot::Receiver<Result<(), WriteError>>) {
+        let _ = self.outcome.set(answer.await.unwrap_or_else(|_| Err(away())));
+        self.told.notify_waiters();
     }
 }
 
 impl Intake {
     /// The writers by partition, for one thread.
     #[must_use]
-    pub fn new(writers: &[WriterHandle], linger: Duration) -> Self {
-        let lane = |writer: &WriterHandle| Lane {
-            writer: writer.clone(),
-            open: RefCell::default(),
-            grown: Notify::new(),
-            linger,
-        };
-        Self { lanes: writers.iter().map(|writer| Rc::new(lane(writer))).collect() }
+    pub fn new(writers: &[WriterHandle]) -> Self {
+        let lane = |writer: &WriterHandle| Lane { writer: writer.clone(), last: RefCell::default() };
+        Self { lanes: writers.iter().map(lane).collect() }
     }
 
     /// Writes one or more whole lines to a partition and comes back once they are durable. What was handed in is
@@ -93,24 +64,7 @@ impl Intake {
         let Some(lane) = self.lanes.get(partition as usize) else {
             return Err(WriteError::Unavailable(format!("partition {partition} has no writer")));
         };
-        let end = {
-            let mut open = lane.open.borrow_mut();
-            // Behind a write that hangs a cohort grows no larger than what the writer would take.
-            if open.as_ref().is_some_and(|cohort| cohort.count + count > lane.writer.most) {
-                return Err(WriteError::Full);
-            }
-            if open.is_none() {
-                actix_web::rt::spawn(hand_on(lane.clone()));
-            }
-            let cohort = open.get_or_insert_default();
-            cohort.lines.extend_from_slice(lines);
-            cohort.count += count;
-            if cohort.count >= LARGE {
-                lane.grown.notify_waiters();
-            }
-            cohort.end.clone()
-        };
-        end.wait().await
+        lane.join(lines, count)?.wait().await
     }
 
     /// The operations on a delivery that this process accepted a moment ago, oldest first.
@@ -125,22 +79,16 @@ impl Intake {
     }
 }
 
-/// Closes the open cohort after a round of the thread's connections, has it written and tells everybody in it; and so
-/// on while there are more.
-async fn hand_on(lane: Rc<Lane>) {
-    let mut last = (Instant::now(), 0);
-    loop {
-        tokio::task::yield_now().await;
-        if let Some(moment) = lane.moment_to_grow(last) {
-            // Either is a reason to go on.
-            let _ = tokio::time::timeout(moment, lane.grown.notified()).await;
+impl Lane {
+    fn join(&self, lines: &[u8], count: usize) -> Result<Rc<End>, WriteError> {
+        let mut last = self.last.borrow_mut();
+        let known = last.as_ref().map(|(number, _)| *number);
+        let (number, answer) = self.writer.join(lines, count, known)?;
+        if let Some(answer) = answer {
+            let end = Rc::new(End::default());
+            actix_web::rt::spawn(end.clone().tell(answer));
+            *last = Some((number, end));
         }
-        let closed = lane.open.take().filter(|cohort| cohort.count > 0);
-        let Some(Cohort { lines, count, end }) = closed else { return };
-        *lane.open.borrow_mut() = Some(Cohort::default());
-        last = (Instant::now(), count);
-        let outcome = lane.writer.append(lines.freeze(), count).await;
-        let _ = end.outcome.set(outcome);
-        end.told.notify_waiters();
+        Ok(last.as_ref().map(|(_, end)| end.clone()).unwrap_or_default())
     }
 }

@@ -203,7 +203,7 @@ impl TestApi {
         let shared = web::Data::new(health.clone());
         let routes: Vec<Routes> = vec![
             Arc::new(move |config| {
-                let intake = Intake::new(&writers, shared_settings.ingestion.linger);
+                let intake = Intake::new(&writers);
                 let ingestion = Ingestion::new(&shared_settings, intake, shared_state.clone());
                 Ingestion::routes(&web::Data::new(ingestion), config);
             }),
@@ -264,6 +264,8 @@ fn writers(settings: &Settings, streams: &Arc<TestStreams>) -> Vec<WriterHandle>
         batch_bytes: settings.ingestion.batch_bytes,
         in_flight: settings.ingestion.writes_in_flight,
         timeout: settings.ingestion.write_timeout,
+        few: 16,
+        linger: settings.ingestion.linger,
         recent_bytes: settings.ingestion.recent_bytes,
     };
     (0..settings.partitions.count)

@@ -1,0 +1,264 @@
+//! The group commit in front of one stream: what arrives while a write is under way goes out together in the next
+//! one, as one entry. While several send at once few lines are given a moment to become more ([`line`]), because an
+//! engine is paid by the entry, and so is everybody behind it; one who sends alone never waits for others.
+//!
+//! What it promises (G1, G5): an `Ok` is sent only after the engine confirmed the entry. What waits is bounded; what
+//! does not fit is refused at once. A caller that goes away does not take its lines along. When the engine is away
+//! the entry is written again until the deadline, since a broken connection leaves the fate of a write unknown and
+//! writing twice is harmless; then all that wait are told so.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use actix::prelude::*;
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use self::line::{Cohort, Line, Next};
+use self::recent::Recent;
+use super::lifeline::Lifeline;
+use super::slot::Slot;
+use crate::domain::DeliveryId;
+use crate::stream::{AppendError, Stream, Streams};
+
+mod line;
+mod recent;
+
+pub use line::Joined;
+
+/// Why lines were not taken.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Too much waits already. Nothing was written.
+    #[error("too many requests are waiting to be written")]
+    Full,
+    /// The engine is away. Whether something was written is not known.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// The bounds of one writer.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub waiting: usize,
+    pub batch_lines: usize,
+    pub batch_bytes: usize,
+    pub in_flight: usize,
+    pub timeout: Duration,
+    /// Fewer lines than this are written no sooner than `linger` after the last ones.
+    pub few: usize,
+    pub linger: Duration,
+    /// How much of what was written last can be found again.
+    pub recent_bytes: usize,
+}
+
+type Answer = Result<(), WriteError>;
+
+/// There is something to write.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Wake;
+
+/// Looks for the lines of a delivery among those written last, so that a request can be read back before anybody
+/// has processed it.
+#[derive(Message)]
+#[rtype(result = "Vec<Bytes>")]
+pub struct Find(pub DeliveryId);
+
+#[derive(Message)]
+#[rtype(result = "Observed")]
+pub struct Observe;
+
+#[derive(Clone, Copy, Debug, Default, Serialize, MessageResponse)]
+#[serde(rename_all = "camelCase")]
+pub struct Observed {
+    pub waiting: usize,
+    pub writing: usize,
+    pub entries: u64,
+    pub lines: u64,
+    pub refused: u64,
+    pub failed: u64,
+}
+
+pub struct Writer {
+    stream: Stream,
+    streams: Arc<dyn Streams>,
+    limits: Limits,
+    line: SharedLine,
+    recent: Recent,
+    /// When it looks again whether few lines have become more.
+    look: Option<SpawnHandle>,
+    seen: Observed,
+    lifeline: Lifeline,
+}
+
+impl Writer {
+    /// The writer behind a handle.
+    #[must_use]
+    pub fn new(
+        stream: Stream,
+        streams: Arc<dyn Streams>,
+        limits: Limits,
+        handle: &WriterHandle,
+        lifeline: Lifeline,
+    ) -> Self {
+        let recent = Recent::new(limits.recent_bytes);
+        let (line, seen) = (handle.line.clone(), Observed::default());
+        Self { stream, streams, limits, line, recent, look: None, seen, lifeline }
+    }
+
+    /// Starts writes while there are lines and a place in flight; rests when there are no lines.
+    fn pump(&mut self, ctx: &mut Context<Self>) {
+        while self.seen.writing < self.limits.in_flight {
+            let next = self.line.lock().next(Instant::now());
+            match next {
+                Next::Write(cohort) => self.write(cohort, ctx),
+                Next::Grow(moment) => {
+                    let look = ctx.run_later(moment, Self::pump);
+                    self.look.replace(look).map(|earlier| ctx.cancel_future(earlier));
+                    return;
+                }
+                Next::Rest => return,
+            }
+        }
+    }
+
+    fn write(&mut self, Cohort { lines, count, waiting, .. }: Cohort, ctx: &mut Context<Self>) {
+        self.seen.writing += 1;
+        let body = lines.freeze();
+        let write = write(self.streams.clone(), self.stream, body.clone(), self.limits.timeout);
+        ctx.spawn(write.into_actor(self).map(move |written, me, ctx| {
+            me.seen.writing -= 1;
+            if written.is_ok() {
+                me.recent.keep(body);
+            }
+            me.settle(written, waiting, count);
+            me.pump(ctx);
+        }));
+    }
+
+    fn settle(&mut self, written: Result<(), AppendError>, waiting: Vec<oneshot::Sender<Answer>>, lines: usize) {
+        let answer = written.map_err(|error| WriteError::Unavailable(error.to_string()));
+        if let Err(error) = &answer {
+            tracing::warn!(stream = ?self.stream, lines, %error, "entry not written");
+            self.seen.failed += lines as u64;
+        } else {
+            self.seen.entries += 1;
+            self.seen.lines += lines as u64;
+        }
+        // All that wait have waited for the same engine: a quick answer lets the clients slow down.
+        let others = if answer.is_err() { self.line.lock().clear() } else { Vec::new() };
+        for reply in waiting.into_iter().chain(others) {
+            // A caller that went away wants no answer; its lines are written all the same.
+            let _ = reply.send(answer.clone());
+        }
+    }
+}
+
+/// Writes an entry, again and again until the deadline while the engine is away.
+async fn write(streams: Arc<dyn Streams>, stream: Stream, body: Bytes, timeout: Duration) -> Result<(), AppendError> {
+    let deadline = Instant::now() + timeout;
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let error = match tokio::time::timeout(left, streams.append(stream, body.clone())).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error @ AppendError::Unavailable { .. })) => error,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(AppendError::TimedOut(timeout)),
+        };
+        if Instant::now() + pause >= deadline {
+            return Err(error);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+}
+
+impl Actor for Writer {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.lifeline.bind(ctx);
+        self.pump(ctx);
+    }
+}
+
+impl Handler<Wake> for Writer {
+    type Result = ();
+    fn handle(&mut self, _: Wake, ctx: &mut Context<Self>) {
+        self.pump(ctx);
+    }
+}
+
+impl Handler<Find> for Writer {
+    type Result = Vec<Bytes>;
+    fn handle(&mut self, Find(id): Find, _: &mut Context<Self>) -> Vec<Bytes> {
+        self.recent.lines_of(&id)
+    }
+}
+
+impl Handler<Observe> for Writer {
+    type Result = Observed;
+    fn handle(&mut self, _: Observe, _: &mut Context<Self>) -> Observed {
+        let line = self.line.lock();
+        Observed { waiting: line.waiting(), refused: line.refused(), ..self.seen }
+    }
+}
+
+#[derive(Clone)]
+struct SharedLine(Arc<Mutex<Line>>);
+
+impl SharedLine {
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What callers hold: it finds the writer in place, whichever incarnation that is. What comes before the first writer
+/// is there waits for it.
+#[derive(Clone)]
+pub struct WriterHandle {
+    pub slot: Slot<Writer>,
+    line: SharedLine,
+}
+
+impl WriterHandle {
+    /// A handle whose writer is yet to be started, with the same limits.
+    #[must_use]
+    pub fn new(limits: &Limits) -> Self {
+        Self { slot: Slot::default(), line: SharedLine(Arc::new(Mutex::new(Line::new(*limits)))) }
+    }
+
+    /// Comes back when the lines are durable. Dropping the future does not take them back.
+    ///
+    /// # Errors
+    /// When they were not taken or not confirmed.
+    pub async fn append(&self, lines: &[u8], count: usize) -> Answer {
+        match self.join(lines, count, None)?.1 {
+            Some(answer) => answer.await.unwrap_or_else(|_| Err(away())),
+            None => Err(away()),
+        }
+    }
+
+    /// Puts lines among those that are written next. Who has the answer of that very cohort in hand already, as told by
+    /// its number, gets no second one.
+    ///
+    /// # Errors
+    /// When too much waits already.
+    pub fn join(&self, lines: &[u8], count: usize, known: Option<u64>) -> Result<Joined, WriteError> {
+        let (joined, wake) = self.line.lock().join(lines, count, known)?;
+        if wake && let Some(writer) = self.slot.get() {
+            // One at a time, since the line says only once that it waits to be woken.
+            writer.do_send(Wake);
+        }
+        Ok(joined)
+    }
+}
+
+/// What became of lines whose writer died with them.
+#[must_use]
+pub fn away() -> WriteError {
+    WriteError::Unavailable("the writer is being started again".to_owned())
+}
