@@ -3,16 +3,20 @@
 //! One transaction takes the time: it checks that the delivery has no reservation and no tombstone and that every
 //! bucket of the calendar it writes is as it was when the choice was made (see [`calendar`]). So one delivery never has
 //! two drones and one drone never two deliveries at once, whatever other processes do. A batch is planned in memory,
-//! expedited orders first, and committed in one round trip; orders that lost a race are planned again on a fresh
-//! reading.
+//! expedited orders first, and committed in one round trip. While that is under way the next batch is planned on top of
+//! it: should a write not come to pass, those on top of it meet its absence as a conflict. Orders that lost a race are
+//! planned again on a fresh reading.
 //!
 //! A refusal is nothing that a transaction could check, so an order is refused only on calendars read in this very
 //! call, with nothing in them that was planned but then not written, and after a look for a reservation it may have.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::poll;
 use h3o::Resolution;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -46,7 +50,8 @@ pub struct DroneService {
     cached: usize,
     resolution: Resolution,
     fleet: FleetCache,
-    /// Held over a whole batch: what the batch plans is seen by nobody until it is known to be written.
+    /// Held while a batch is planned and its write is begun, so that writes are carried out in the order of the plans;
+    /// and to the end by whoever plans for the second time.
     calendars: Mutex<Calendars>,
 }
 
@@ -84,27 +89,54 @@ impl DroneService {
         let wishes: Vec<Wish> = orders.iter().map(|order| Wish::new(order, self.resolution)).collect();
         let mut open: Vec<usize> = (0..orders.len()).collect();
         open.sort_by_key(|i| !orders[*i].request.expedited);
+        self.reserve_at_once(&fleet, &wishes, &open, answers).await?;
+        open.retain(|i| answers[*i].is_none());
+        if open.is_empty() {
+            return Ok(());
+        }
         let mut calendars = self.calendars.lock().await;
         let call = calendars.begin(self.cached);
-        for round in 0..ROUNDS {
-            if open.is_empty() {
-                break;
-            }
-            let mut since = 0;
-            if round > 0 {
-                pause(round - 1).await;
-                self.settle_known(orders, &mut open, answers).await?;
-                since = call;
-            }
-            let (planned, refused) = self.plan(&fleet, &mut calendars, &wishes, &open, since).await?;
-            let lost = self.write(&mut calendars, &wishes, planned, answers).await?;
-            let final_refusal = round > 0 && lost.is_empty();
-            if final_refusal {
+        for round in 1..ROUNDS {
+            pause(round - 1).await;
+            self.settle_known(orders, &mut open, answers).await?;
+            let (planned, refused) = self.plan(&fleet, &mut calendars, &wishes, &open, call).await?;
+            let outcomes = self.write(&wishes, &planned).await;
+            let lost = settle(&planned, outcomes, &mut calendars, answers)?;
+            if lost == 0 {
                 refused.iter().for_each(|i| answers[*i] = Some(Err(no_drone())));
             }
             open.retain(|i| answers[*i].is_none());
+            if open.is_empty() {
+                break;
+            }
         }
         Ok(())
+    }
+
+    /// The first round, which suffices for most: the calendars are free for others while it is written.
+    async fn reserve_at_once(
+        &self,
+        fleet: &Fleet,
+        wishes: &[Wish],
+        open: &[usize],
+        answers: &mut Answers,
+    ) -> Result<(), StoreError> {
+        let mut calendars = self.calendars.lock().await;
+        calendars.begin(self.cached);
+        let (planned, _) = self.plan(fleet, &mut calendars, wishes, open, 0).await?;
+        let mut writing = pin!(self.write(wishes, &planned));
+        let begun = poll!(writing.as_mut());
+        drop(calendars);
+        let outcomes = match begun {
+            Poll::Ready(outcomes) => outcomes,
+            Poll::Pending => writing.await,
+        };
+        let all_done = outcomes.as_ref().is_ok_and(|outcomes| outcomes.iter().all(|outcome| *outcome == Outcome::Done));
+        if all_done {
+            planned.iter().for_each(|planned| planned.answer(answers));
+            return Ok(());
+        }
+        settle(&planned, outcomes, &mut *self.calendars.lock().await, answers).map(drop)
     }
 
     /// Answers those orders that have a reservation or are cancelled.
@@ -167,17 +199,10 @@ impl DroneService {
         Ok((planned, refused))
     }
 
-    /// Writes what was planned and answers it; says who lost a race.
-    async fn write(
-        &self,
-        calendars: &mut Calendars,
-        wishes: &[Wish],
-        planned: Vec<Planned>,
-        answers: &mut Answers,
-    ) -> Result<Vec<usize>, StoreError> {
-        let mut lost = Vec::new();
+    /// Writes what was planned.
+    async fn write(&self, wishes: &[Wish], planned: &[Planned]) -> Result<Vec<Outcome>, StoreError> {
         if planned.is_empty() {
-            return Ok(lost);
+            return Ok(Vec::new());
         }
         let txn = |planned: &Planned| {
             let id = &wishes[planned.order].id;
@@ -187,25 +212,7 @@ impl DroneService {
                 .put(resv(id), encode(&planned.trip.reservation()));
             planned.changes.iter().fold(txn, |txn, change| change.write(txn))
         };
-        let outcomes = match self.state.commit(planned.iter().map(txn).collect()).await {
-            Ok(outcomes) => outcomes,
-            Err(error) => {
-                planned.iter().for_each(|planned| calendars.forget(&planned.changes));
-                return Err(error);
-            }
-        };
-        for (planned, outcome) in planned.iter().zip(outcomes) {
-            match outcome {
-                Outcome::Done => {
-                    answers[planned.order] = Some(Ok(Output::Reservation(planned.trip.reservation())));
-                }
-                Outcome::Conflict => {
-                    calendars.forget(&planned.changes);
-                    lost.push(planned.order);
-                }
-            }
-        }
-        Ok(lost)
+        self.state.commit(planned.iter().map(txn).collect()).await
     }
 
     async fn load(&self, calendars: &mut Calendars, mut places: Vec<Missing>) -> Result<(), StoreError> {
@@ -217,6 +224,39 @@ impl DroneService {
         }
         Ok(())
     }
+}
+
+impl Planned {
+    fn answer(&self, answers: &mut Answers) {
+        answers[self.order] = Some(Ok(Output::Reservation(self.trip.reservation())));
+    }
+}
+
+/// Answers what was written and forgets what was not; says how many lost a race.
+fn settle(
+    planned: &[Planned],
+    outcomes: Result<Vec<Outcome>, StoreError>,
+    calendars: &mut Calendars,
+    answers: &mut Answers,
+) -> Result<usize, StoreError> {
+    let outcomes = match outcomes {
+        Ok(outcomes) => outcomes,
+        Err(error) => {
+            planned.iter().for_each(|planned| calendars.forget(&planned.changes));
+            return Err(error);
+        }
+    };
+    let mut lost = 0;
+    for (planned, outcome) in planned.iter().zip(outcomes) {
+        match outcome {
+            Outcome::Done => planned.answer(answers),
+            Outcome::Conflict => {
+                calendars.forget(&planned.changes);
+                lost += 1;
+            }
+        }
+    }
+    Ok(lost)
 }
 
 fn no_drone() -> StepError {
