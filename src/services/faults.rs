@@ -1,13 +1,18 @@
 //! Faults on purpose, around any service: slow calls, calls that fail before they do anything, calls that do it and
 //! whose answer is lost, panics. The same seed makes the same faults.
+//!
+//! Where there is a latency every order is a call of its own and has its own. What it then costs is the service's as
+//! always: orders whose time is up at the same moment go to it together.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::oneshot;
 
 use super::{Order, Service, StepError};
 use crate::config::{Faulty as Settings, LatencyKind};
@@ -23,6 +28,54 @@ pub struct Faulty {
     inner: Arc<dyn Service>,
     settings: Settings,
     random: RefCell<StdRng>,
+    executing: Gather<Output>,
+    changing: Gather<Output>,
+    cancelling: Gather<()>,
+}
+
+type Reply<T> = oneshot::Sender<Result<T, StepError>>;
+
+/// Orders that go to the service together.
+struct Gather<T>(RefCell<Vec<(Order, Reply<T>)>>);
+
+/// Whoever hands on what has gathered; without it nobody would, so what is left then is answered.
+struct Lead<'a, T>(&'a Gather<T>);
+
+impl<T> Drop for Lead<'_, T> {
+    fn drop(&mut self) {
+        self.0.0.take();
+    }
+}
+
+impl<T> Gather<T> {
+    fn new() -> Self {
+        Self(RefCell::new(Vec::new()))
+    }
+
+    /// Hands orders on, with all that others hand on in the same turn of the thread.
+    async fn call(
+        &self,
+        orders: Vec<Order>,
+        call: impl AsyncFnOnce(&[Order]) -> Vec<Result<T, StepError>>,
+    ) -> Vec<Result<T, StepError>> {
+        let leads = !orders.is_empty() && self.0.borrow().is_empty();
+        let (replies, answers): (Vec<_>, Vec<_>) = orders.iter().map(|_| oneshot::channel()).unzip();
+        self.0.borrow_mut().extend(orders.into_iter().zip(replies));
+        if leads {
+            let lead = Lead(self);
+            tokio::task::yield_now().await;
+            let (orders, replies): (Vec<_>, Vec<_>) = self.0.take().into_iter().unzip();
+            drop(lead);
+            for (reply, answer) in replies.into_iter().zip(call(&orders).await) {
+                // Who is gone wants no answer.
+                let _ = reply.send(answer);
+            }
+        }
+        let answers = answers.into_iter().map(async |answer| {
+            answer.await.unwrap_or_else(|_| Err(StepError::Transient("the call was given up".into())))
+        });
+        join_all(answers).await
+    }
 }
 
 /// What goes wrong with one order.
@@ -36,7 +89,9 @@ enum Fate {
 impl Faulty {
     #[must_use]
     pub fn new(inner: Arc<dyn Service>, settings: Settings, seed: u64) -> Self {
-        Self { inner, settings, random: RefCell::new(StdRng::seed_from_u64(seed)) }
+        let random = RefCell::new(StdRng::seed_from_u64(seed));
+        let (executing, changing, cancelling) = (Gather::new(), Gather::new(), Gather::new());
+        Self { inner, settings, random, executing, changing, cancelling }
     }
 
     /// Whether these settings make any difference.
@@ -116,19 +171,24 @@ impl Service for Faulty {
     async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
         self.delay().await;
         let fates = self.fates(orders.len());
-        answers(&fates, self.inner.execute(&through(orders, &fates)).await)
+        let reached =
+            self.executing.call(through(orders, &fates), async |orders| self.inner.execute(orders).await).await;
+        answers(&fates, reached)
     }
 
     async fn change(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
         self.delay().await;
         let fates = self.fates(orders.len());
-        answers(&fates, self.inner.change(&through(orders, &fates)).await)
+        let reached = self.changing.call(through(orders, &fates), async |orders| self.inner.change(orders).await).await;
+        answers(&fates, reached)
     }
 
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
         self.delay().await;
         let fates = self.fates(orders.len());
-        answers(&fates, self.inner.cancel(&through(orders, &fates)).await)
+        let reached =
+            self.cancelling.call(through(orders, &fates), async |orders| self.inner.cancel(orders).await).await;
+        answers(&fates, reached)
     }
 }
 
@@ -140,9 +200,9 @@ mod tests {
     use crate::domain::DeliveryId;
     use crate::domain::request::samples;
 
-    /// Counts the orders that reach it.
+    /// Counts the orders and the calls that reach it.
     #[derive(Default)]
-    struct Counting(AtomicUsize);
+    struct Counting(AtomicUsize, AtomicUsize);
 
     #[async_trait(?Send)]
     impl Service for Counting {
@@ -151,6 +211,7 @@ mod tests {
         }
 
         async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+            self.1.fetch_add(1, Ordering::Relaxed);
             self.0.fetch_add(orders.len(), Ordering::Relaxed);
             orders.iter().map(|_| Ok(Output::Nothing)).collect()
         }
@@ -199,6 +260,24 @@ mod tests {
     #[should_panic(expected = "on purpose")]
     async fn panics_are_panics() {
         run(settings(0.0, 0.0, 1.0), 1).await;
+    }
+
+    #[tokio::test]
+    async fn orders_whose_time_is_up_together_go_to_the_service_together() {
+        let slow = Settings { latency: Duration::from_millis(10), ..settings(0.0, 0.0, 0.0) };
+        let inner = Arc::new(Counting::default());
+        let faulty = Faulty::new(inner.clone(), slow, 1);
+        let order = &orders()[..1];
+        let answers = join_all((0..100).map(|_| faulty.execute(order))).await;
+        assert!(answers.into_iter().flatten().all(|answer| answer.is_ok()));
+        assert!(inner.1.load(Ordering::Relaxed) < 50);
+        // One that is given up just before it goes there holds up nobody.
+        let mut given_up = Box::pin(faulty.execute(order));
+        assert!(futures_util::poll!(&mut given_up).is_pending());
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        assert!(futures_util::poll!(&mut given_up).is_pending());
+        drop(given_up);
+        assert!(faulty.execute(order).await[0].is_ok());
     }
 
     #[test]
