@@ -4,7 +4,7 @@ use bytes::Bytes;
 use redis::Cmd;
 
 use super::keys::Keys;
-use super::script::Entry;
+use super::script::{self, Entry};
 use crate::domain::Map;
 use crate::store::{Expect, Txn, Write};
 
@@ -44,23 +44,45 @@ impl<'a> Plain<'a> {
     }
 
     /// The call of the script, known to Redis by `sha`.
-    pub fn call(&self, sha: &str, keys: &Keys) -> Cmd {
+    pub fn call(mut self, sha: &str, keys: &Keys) -> Cmd {
+        let new = self.take_new();
+        let (singles, sets): (Vec<_>, Vec<_>) = self.adds.iter().partition(|(_, members)| members.len() == 1);
         let mut command = redis::cmd("EVALSHA");
         command.arg(sha).arg(0);
-        command.arg(self.absent.len()).arg(self.equal.len()).arg(self.puts.len()).arg(self.adds.len());
-        for key in &self.absent {
+        for count in [self.absent.len(), self.equal.len(), new.len(), self.puts.len(), singles.len(), sets.len()] {
+            command.arg(count);
+        }
+        command.arg(keys.log("")).arg(keys.set(""));
+        for key in self.absent.iter().chain(self.equal.iter().map(|(key, _)| key)) {
             command.arg(keys.value(key));
         }
-        for (key, value) in self.equal.iter().copied().chain(self.puts.iter().map(|(key, value)| (*key, *value))) {
+        for (_, value) in &self.equal {
+            command.arg(&value[..]);
+        }
+        for (key, value) in new.into_iter().chain(self.puts.iter().map(|(key, value)| (*key, *value))) {
             command.arg(keys.value(key)).arg(&value[..]);
         }
-        for (set, members) in &self.adds {
-            command.arg(keys.log(set)).arg(keys.set(set)).arg(members.len());
+        for (set, members) in singles.into_iter().chain(sets) {
+            command.arg(keys.log(set));
+            if members.len() > 1 {
+                command.arg(members.len());
+            }
             for member in members {
                 command.arg(Entry(b'+', member));
             }
         }
         command
+    }
+
+    /// Takes out what is put where there must be nothing, as far as one command takes it.
+    fn take_new(&mut self) -> Vec<(&'a str, &'a Bytes)> {
+        let mut new = Vec::new();
+        self.absent.retain(|key| {
+            let put = if new.len() < script::NEW_AT_ONCE { self.puts.remove(key) } else { None };
+            new.extend(put.map(|value| (*key, value)));
+            put.is_none()
+        });
+        new
     }
 }
 
@@ -76,6 +98,17 @@ mod tests {
         ];
         let plain = Plain::of(&txns).unwrap();
         assert_eq!((plain.absent, plain.equal.len(), plain.puts["a"].as_ref()), (vec!["a"], 1, &b"2"[..]));
+    }
+
+    #[test]
+    fn what_is_put_where_there_must_be_nothing_is_named_once() {
+        let txns = [
+            Txn::new().check("tomb", Expect::Absent).check("a", Expect::Absent).put("a", "1"),
+            Txn::new().put("b", "2"),
+        ];
+        let mut plain = Plain::of(&txns).unwrap();
+        let new = plain.take_new();
+        assert_eq!((new[0].0, new.len(), plain.absent, plain.puts.len()), ("a", 1, vec!["tomb"], 1));
     }
 
     #[test]

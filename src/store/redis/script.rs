@@ -59,31 +59,50 @@ end
 /// How many entries of a log one call of [`SETTLE`] takes to their places.
 pub const SETTLED_AT_ONCE: usize = 1_000;
 
+/// How many keys [`PLAIN`] puts at once where there must be none: one command has to take them, from Lua's stack.
+pub const NEW_AT_ONCE: usize = 2_000;
+
 /// Arguments: the names of a set's log and of the set. Says how much is left of the log.
 pub const SETTLE: &str = with_settling!("return settle(args[1], args[2])");
 
-/// Arguments: how many keys must be absent, how many must have a value, how many are put, how many sets are changed; the
-/// keys; the keys and values; the same; for each set the names of its log and of itself, how many entries, and these.
+/// Every argument costs as much as a command outside of a script, so none says what another one says as well: a key that
+/// is put where there must be none is named once, and the name of a set is made from that of its log.
+///
+/// Arguments: how much of each there is of what follows, and the letters before the name of a log and of a set; keys that
+/// must be absent; keys that must have a value, and the values; keys that must be absent, each with what is put there;
+/// keys with what is put there; logs with one entry each; logs with how many entries, and these.
 pub const PLAIN: &str = with_settling!(
     r"
-local absent, equal, puts, sets = tonumber(args[1]), tonumber(args[2]), tonumber(args[3]), tonumber(args[4])
-local next = 5
+local absent, equal, new, puts = tonumber(args[1]), tonumber(args[2]), tonumber(args[3]), tonumber(args[4])
+local singles, sets, log_is, set_is = tonumber(args[5]), tonumber(args[6]), args[7], args[8]
+local next = 9
+local function of(log) return set_is .. string.sub(log, #log_is + 1) end
+
 for from = next, next + absent - 1, most do
   if call('EXISTS', unpack(args, from, math.min(from + most, next + absent) - 1)) > 0 then return 0 end
 end
 next = next + absent
-for _ = 1, equal do
-  if call('GET', args[next]) ~= args[next + 1] then return 0 end
-  next = next + 2
+for from = next, next + equal - 1, most do
+  local to = math.min(from + most, next + equal) - 1
+  for at, value in ipairs(call('MGET', unpack(args, from, to))) do
+    if value ~= args[from + equal + at - 1] then return 0 end
+  end
 end
+next = next + 2 * equal
+if new > 0 and call('MSETNX', unpack(args, next, next + 2 * new - 1)) == 0 then return 0 end
+next = next + 2 * new
 for from = next, next + 2 * puts - 1, most do
   call('MSET', unpack(args, from, math.min(from + most, next + 2 * puts) - 1))
 end
 next = next + 2 * puts
+for at = next, next + 2 * singles - 1, 2 do
+  if call('RPUSH', args[at], args[at + 1]) > 4000 then settle(args[at], of(args[at])) end
+end
+next = next + 2 * singles
 for _ = 1, sets do
-  local entries = tonumber(args[next + 2])
-  note(args[next], args[next + 1], args, next + 3, next + 2 + entries)
-  next = next + 3 + entries
+  local entries = tonumber(args[next + 1])
+  note(args[next], of(args[next]), args, next + 2, next + 1 + entries)
+  next = next + 2 + entries
 end
 return 1
 "
