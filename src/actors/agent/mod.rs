@@ -1,7 +1,7 @@
 //! The supervised actor in front of one backend service: one for each of the five.
 //!
-//! It gathers the orders that wait into one call of the service, bounds the calls at once, gives each a time-out,
-//! tries failures that may pass again with growing, jittered pauses, and stops calling for a while when nothing but
+//! It gathers the orders that wait into one call of the service: while a call is under way few orders wait for more, and
+//! go out with the next one. It bounds the calls at once, gives each a time-out, tries failures that may pass again with growing, jittered pauses, and stops calling for a while when nothing but
 //! failures comes back (the circuit breaker). All of it ends at the order's complete-by.
 //!
 //! Every order gets an answer. When the agent itself dies, what it held is dropped, and each dropped order answers
@@ -32,6 +32,11 @@ pub use messages::{Answer, Answers, Call, Observe, Observed, Orders, Pause};
 
 /// No order that was held back has less time than this.
 const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Less than this part of a whole batch is few.
+const FEW: usize = 4;
+/// Few orders wait this long for a call that is under way, or until the next look: it may be one that hangs.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// One order on its way through the agent.
 struct Pending {
@@ -73,6 +78,8 @@ pub struct Agent {
     queues: [VecDeque<Pending>; 3],
     breaker: Breaker,
     calls: usize,
+    /// When the last call was begun.
+    called: Instant,
     seen: Observed,
     alerts: Alerts,
     lifeline: Lifeline,
@@ -94,7 +101,17 @@ impl Agent {
             failures: 0,
         };
         let breaker = Breaker::Closed { failures: 0 };
-        Self { service, settings, queues: Default::default(), breaker, calls: 0, seen, alerts, lifeline }
+        Self {
+            service,
+            settings,
+            queues: Default::default(),
+            breaker,
+            calls: 0,
+            called: Instant::now(),
+            seen,
+            alerts,
+            lifeline,
+        }
     }
 
     /// Starts calls while orders wait and a call is free.
@@ -105,6 +122,7 @@ impl Agent {
                 self.breaker = Breaker::Trying;
             }
             self.calls += 1;
+            self.called = Instant::now();
             self.seen.running += batch.len();
             let (service, timeout) = (self.service.clone(), self.settings.timeout);
             let call = async move {
@@ -131,10 +149,15 @@ impl Agent {
         }
     }
 
-    /// The orders of the next call: to undo goes before to do, since it frees what others wait for.
+    /// The orders of the next call, when they are worth one: to undo goes before to do, since it frees what others
+    /// wait for.
     fn gather(&mut self) -> Option<Vec<Pending>> {
         let queue = self.queues.iter_mut().rev().find(|q| !q.is_empty())?;
         let most = self.settings.batch.min(self.service.max_batch()).max(1);
+        let few = queue.len() < most.div_ceil(FEW);
+        if few && self.calls > 0 && self.called.elapsed() < PATIENCE {
+            return None;
+        }
         let batch: Vec<Pending> = queue.drain(..queue.len().min(most)).collect();
         self.seen.queued -= batch.len();
         Some(batch)
