@@ -1,5 +1,5 @@
-//! Reading a stream. The broker sends as many entries as the prefetch says; each batch that is taken is acknowledged
-//! at once, which is only credit for more: where a reader is, it knows itself. So what is buffered is bounded, and
+//! Reading a stream. The broker sends as many entries as the prefetch says; what is taken is acknowledged when it is half
+//! of that, which is only credit for more: where a reader is, it knows itself. So what is buffered is bounded, and
 //! nothing more is sent to a reader that does not read.
 //!
 //! A reader ends with its connection. Whoever reads opens another at the offset it wants.
@@ -26,6 +26,8 @@ use crate::stream::{Bounds, Entry, From, ReadError, StreamReader};
 
 /// Entries that the broker sends ahead.
 const PREFETCH: u16 = 64;
+/// An acknowledgement costs the broker nearly what an entry costs, so there is one for so many.
+const ACKNOWLEDGED_AT_ONCE: u16 = PREFETCH / 2;
 
 /// A stream that has sent nothing for so long is empty.
 pub const QUIET: Duration = Duration::from_secs(1);
@@ -46,7 +48,8 @@ pub struct RabbitMqReader {
 #[derive(Default)]
 struct Taken {
     entries: VecDeque<Entry>,
-    unacknowledged: Option<u64>,
+    /// How many were not acknowledged, and the last of them.
+    unacknowledged: (u16, u64),
 }
 
 impl RabbitMqReader {
@@ -63,7 +66,8 @@ impl RabbitMqReader {
     }
 
     fn take(&mut self, delivery: Delivery) -> Result<(), ReadError> {
-        self.taken.unacknowledged = Some(delivery.delivery_tag);
+        let (count, _) = self.taken.unacknowledged;
+        self.taken.unacknowledged = (count + 1, delivery.delivery_tag);
         let offset = offset_of(&delivery.properties)
             .ok_or_else(|| ReadError::Corrupt(format!("an entry of {} without an offset", self.name)))?;
         if offset >= self.wanted {
@@ -97,9 +101,10 @@ impl RabbitMqReader {
 impl StreamReader for RabbitMqReader {
     async fn next(&mut self) -> Result<Vec<Entry>, ReadError> {
         loop {
-            if let Some(tag) = self.taken.unacknowledged {
+            let (count, tag) = self.taken.unacknowledged;
+            if count >= ACKNOWLEDGED_AT_ONCE {
                 self.channel.basic_ack(tag, BasicAckOptions { multiple: true }).await.map_err(read_failed)?;
-                self.taken.unacknowledged = None;
+                self.taken.unacknowledged = (0, tag);
             }
             if !self.taken.entries.is_empty() {
                 return Ok(self.taken.entries.drain(..).collect());
