@@ -108,8 +108,11 @@ pub struct Scheduler {
 
 /// A step that an agent lost is ordered again after this pause.
 const LOST_PAUSE: Duration = Duration::from_millis(100);
-/// The record of a workflow that takes longer than this shows how far it is.
-const PROGRESS: Duration = Duration::from_millis(250);
+/// How often those are looked at that take their time.
+const LOOK: Duration = Duration::from_millis(250);
+/// The record of a workflow that takes longer than this shows how far it is. Under a full load all of them take a while,
+/// and to save each of them twice would make it twice as long.
+const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Orders by step and kind of call, gathered so that each agent gets one message of each.
 #[derive(Default)]
@@ -386,7 +389,7 @@ impl Actor for Scheduler {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.lifeline.bind(ctx);
-        ctx.run_interval(PROGRESS, |me, ctx| {
+        ctx.run_interval(LOOK, |me, ctx| {
             me.save_progress(ctx);
             let waiting = std::mem::take(&mut me.patience);
             me.arrivals.extend(waiting);

@@ -13,7 +13,7 @@ use crate::actors::checkpointer::Finished;
 use crate::actors::notice::StatusLines;
 use crate::actors::writer::WriterHandle;
 use crate::crashes::{self, Point};
-use crate::domain::time::now;
+use crate::domain::time::{Timestamp, later, now};
 use crate::domain::{DeliveryId, Status, Workflow};
 use crate::store::Outcome;
 use crate::store::workflows::{Stored, Workflows};
@@ -61,10 +61,9 @@ impl Scheduler {
         if self.saving {
             return;
         }
-        let old = now() - jiff::SignedDuration::try_from(PROGRESS).unwrap_or_default();
-        let slow = |active: &Active| active.changes.first().is_some_and(|change| change.at < old);
+        let at = now();
         let mut batch = Vec::new();
-        for (id, active) in self.active.iter_mut().filter(|(_, a)| slow(a)) {
+        for (id, active) in self.active.iter_mut().filter(|(_, active)| active.is_slow(at)) {
             if let Some(record) = active.record.clone() {
                 let changes = std::mem::take(&mut active.changes);
                 batch.push(Saving { id: id.clone(), record, changes, through: false, saved: false });
@@ -161,6 +160,14 @@ impl Scheduler {
     }
 }
 
+impl Active {
+    /// Whether it has had something to tell for a while. How long it waited before it came here does not count: behind a
+    /// backlog that is long for all of them.
+    fn is_slow(&self, at: Timestamp) -> bool {
+        self.changes.first().is_some_and(|change| later(change.at.max(self.arrived), PROGRESS) < at)
+    }
+}
+
 fn to_undo(workflow: &Workflow) -> bool {
     matches!(workflow.status, Status::Compensating | Status::Cancelling)
 }
@@ -203,4 +210,32 @@ async fn tell(status: &WriterHandle, batch: &[Saving]) {
 async fn hand_over(queues: &dyn Queues, messages: Vec<Bytes>) {
     let publish = async || queues.publish(Queue::FailedOperations, messages.clone()).await;
     Backoff::ENGINE.until_ok("handing failed operations over", publish).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::domain::time::from_millis;
+
+    #[test]
+    fn what_waited_long_before_it_came_is_not_slow_for_that() {
+        let second = |second: i64| from_millis(second * 1_000);
+        let accepted = Change { at: second(0), what: Told::Status(Status::Accepted) };
+        let mut active = Active {
+            record: None,
+            works: VecDeque::new(),
+            changes: vec![accepted],
+            complete_by: second(160),
+            arrived: second(100),
+            changing: None,
+        };
+        assert!(!active.is_slow(second(101)));
+        assert!(active.is_slow(second(102)));
+        active.changes = vec![Change { at: second(102), what: Told::Created }];
+        assert!(!active.is_slow(second(103)), "a moment ago it was saved");
+        active.changes.clear();
+        assert!(!active.is_slow(second(200)), "there is nothing to save");
+    }
 }

@@ -53,6 +53,10 @@ async fn what_a_paused_service_holds_is_not_late() {
         schedule(&mut client, id, &request("contoso")).await;
     }
     super_until(&mut client, "/api/operations/agents", |agents| drone(agents)["queued"] == ids.len()).await;
+    // Records say how far a workflow is only when it takes its time.
+    for id in &ids {
+        until(&mut client, id, |waiting| waiting["status"] == "Scheduling").await;
+    }
     // Longer than both together.
     for _ in 0..16 {
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
