@@ -1,5 +1,8 @@
 //! The one thread that writes a log. Everything that waits goes out in one write and one fdatasync, then all of it is
-//! confirmed and shown to the readers: under load groups grow by themselves, and an idle log waits for nothing.
+//! confirmed and shown to the readers: under load groups grow, and what comes alone waits for nothing.
+//!
+//! Room is written out as zeros ahead of the entries: an fdatasync within it has only the entries' pages to bring to the
+//! disk, while one behind the end of the file has the file's own length to bring there as well.
 //!
 //! When a write fails the group is refused and what got onto the disk of it is cut off again before anything else is
 //! written, so a full disk costs only what was refused. When an fsync fails nothing can be said about the pages it
@@ -11,6 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
@@ -24,6 +28,11 @@ use crate::stream::AppendError;
 
 /// A group takes no more entries beyond this size.
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
+/// While several entries come at once, groups are begun this far apart: an fdatasync costs the processor the same for one
+/// as for many. An entry that comes alone does not wait.
+const APART: Duration = Duration::from_millis(1);
+/// How much room is made at once. More would hold up the group that makes it.
+const ROOM: [u8; 1024 * 1024] = [0; 1024 * 1024];
 
 pub(super) struct Append {
     pub stream: u32,
@@ -52,13 +61,38 @@ pub(super) struct Active {
     pub begun: i64,
     /// Where the next group goes: everything before is confirmed.
     pub position: u64,
+    /// Where the zeros behind it end.
+    pub room: u64,
     pub leftover: Leftover,
 }
 
 impl Active {
     pub fn of(segment: &Segment) -> Self {
         let Segment { id, begun, end: position, .. } = *segment;
-        Self { id, file: segment.file.clone(), begun, position, leftover: Leftover::Nothing }
+        Self { id, file: segment.file.clone(), begun, position, room: position, leftover: Leftover::Nothing }
+    }
+
+    /// Writes a group and, where it goes beyond the room, more room behind it, up to `most` of the file. A disk that has
+    /// none left for that may have some for the group.
+    fn write(&mut self, group: &[u8], most: u64) -> std::io::Result<()> {
+        self.file.write_all_at(group, self.position)?;
+        let end = self.position + group.len() as u64;
+        if end > self.room {
+            let more = most.saturating_sub(end).min(ROOM.len() as u64);
+            let zeros = &ROOM[..usize::try_from(more).unwrap_or(ROOM.len())];
+            self.room = end + more;
+            if self.file.write_all_at(zeros, end).is_err() {
+                self.cut(end)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the file there.
+    fn cut(&mut self, end: u64) -> std::io::Result<()> {
+        self.file.set_len(end)?;
+        self.room = end;
+        Ok(())
     }
 }
 
@@ -74,7 +108,12 @@ pub(super) enum Leftover {
 
 impl Committer {
     pub fn run(mut self, mut appends: mpsc::UnboundedReceiver<Append>) {
+        let (mut begun, mut entries) = (Instant::now(), 0);
         while let Some(first) = appends.blocking_recv() {
+            if entries > 1 {
+                std::thread::sleep(APART.saturating_sub(begun.elapsed()));
+            }
+            begun = Instant::now();
             let mut bytes = first.body.len();
             let mut group = vec![first];
             while bytes < GROUP_BYTES
@@ -83,7 +122,16 @@ impl Committer {
                 bytes += append.body.len();
                 group.push(append);
             }
+            entries = group.len();
             self.commit(group);
+        }
+        self.tidy();
+    }
+
+    /// Takes the room back that is not needed any more.
+    fn tidy(&mut self) {
+        if let Err(error) = self.active.cut(self.active.position) {
+            tracing::warn!(%error, "cannot cut the unused room off the log");
         }
     }
 
@@ -106,7 +154,7 @@ impl Committer {
             self.roll().map_err(|error| refused(&error))?;
         }
         let placed = self.encode(group);
-        let written = self.active.file.write_all_at(&self.buffer, self.active.position);
+        let written = self.active.write(&self.buffer, self.limits.segment_bytes);
         written.map_err(|error| self.give_up(Leftover::Bytes, &error))?;
         self.active.file.sync_data().map_err(|error| self.give_up(Leftover::Unsynced, &error))?;
         self.active.position += self.buffer.len() as u64;
@@ -168,7 +216,7 @@ impl Committer {
 
     fn clear_leftover(&mut self) -> std::io::Result<()> {
         if self.active.leftover != Leftover::Nothing {
-            self.active.file.set_len(self.active.position)?;
+            self.active.cut(self.active.position)?;
         }
         if self.active.leftover == Leftover::Unsynced {
             self.roll()?;
@@ -179,6 +227,7 @@ impl Committer {
 
     /// Begins a new segment. A file left by an attempt that failed is written over.
     fn roll(&mut self) -> std::io::Result<()> {
+        self.tidy();
         let previous = Some((self.active.id, self.active.position));
         let segment = begin(&self.dir, self.active.id + 1, &Preamble { previous, next: self.next.clone() })?;
         self.active = Active::of(&segment);

@@ -2,11 +2,12 @@
 //! before the last one was begun, by their headers (their bodies are checked when they are read).
 //!
 //! What does not fit behind the last confirmed byte is a write that a crash cut off: nobody was told that it was
-//! durable. It is cut away and reported. What does not fit before that byte was confirmed, so it is damage: the log
+//! durable. It is cut away and reported, unless it is only the room that was made for what was to come. What does not fit before that byte was confirmed, so it is damage: the log
 //! does not open, says where it is, and leaves the rest to a person. The file `confirmed` tells the two apart.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -80,7 +81,8 @@ fn last_segment(dir: &Path, id: u64, floor: u64, report: &mut Recovery) -> Resul
     if end < floor {
         return Err(OpenError::Damaged { file: path, position: end, reason: CHANGED, remedy: CUT_OFF });
     }
-    if end < length {
+    let torn = end < length && !is_room(&path, end).map_err(io)?;
+    if torn {
         tracing::warn!(file = %path.display(), position = end, bytes = length - end, "cut off a torn tail of the log");
         report.torn.push(Torn { file: path.clone(), position: end, bytes: length - end });
     }
@@ -105,6 +107,22 @@ fn sealed_segment(dir: &Path, id: u64, behind: &Preamble) -> Result<Walked, Open
     match walked {
         Some(walked) if reached == end => Ok(walked),
         _ => Err(OpenError::Damaged { file: path, position: reached, reason: CHANGED, remedy: LEAVE_OUT }),
+    }
+}
+
+/// Whether a file holds nothing but zeros from there on: room that was made ahead, and no entry got into.
+fn is_room(path: &Path, start: u64) -> std::io::Result<bool> {
+    let mut file = BufReader::new(File::open(path)?);
+    file.seek(SeekFrom::Start(start))?;
+    loop {
+        let bytes = file.fill_buf()?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        match bytes.len() {
+            0 => return Ok(true),
+            read => file.consume(read),
+        }
     }
 }
 

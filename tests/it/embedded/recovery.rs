@@ -25,10 +25,12 @@ impl ThreeEntries {
         let engine = open(dir.path()).expect("open");
         append(&*engine.streams, P0, "one").await;
         append(&*engine.streams, P1, "other").await;
+        drop(engine);
         let segment = segments(dir.path()).remove(0);
         let last = std::fs::read(&segment).expect("the segment").len();
         let confirmed = || std::fs::read(dir.path().join("data/log/confirmed")).expect("confirmed");
         let before = confirmed();
+        let engine = open(dir.path()).expect("open again");
         append(&*engine.streams, P0, "three").await;
         drop(engine);
         let confirmed = [before, confirmed()];
@@ -82,12 +84,30 @@ async fn a_tail_torn_at_any_byte_is_cut_off_and_reported() {
 #[tokio::test]
 async fn a_tail_of_rubbish_is_cut_off() {
     let log = ThreeEntries::write().await;
-    for rubbish in [&[0; 5000][..], &[255; 40], &log.content[log.last..], b"x"] {
+    let zeros_and_one = [&[0; 5000][..], b"1"].concat();
+    for rubbish in [&zeros_and_one[..], &[255; 40], &log.content[log.last..], b"x"] {
         log.put(&[&log.content[..], rubbish].concat(), &log.confirmed[1]);
         let engine = open(log.path()).expect("open");
         assert_eq!(engine.recovery.torn[0].bytes, rubbish.len() as u64);
         assert_eq!(all(&*engine.streams, P0).await.expect("read"), ["one", "three"]);
     }
+}
+
+#[tokio::test]
+async fn room_made_ahead_is_used_and_a_crash_in_it_is_nothing_to_report() {
+    let log = ThreeEntries::write().await;
+    log.put(&[&log.content[..], &[0; 5000]].concat(), &log.confirmed[1]);
+    let engine = open(log.path()).expect("open");
+    assert_eq!(engine.recovery.torn, []);
+    let length = || log.segment.metadata().expect("the segment").len();
+    assert_eq!(length(), log.content.len() as u64);
+    append(&*engine.streams, P0, "four").await;
+    let with_room = length();
+    append(&*engine.streams, P0, "five").await;
+    assert_eq!(length(), with_room, "there was room for it");
+    assert_eq!(all(&*engine.streams, P0).await.expect("read"), ["one", "three", "four", "five"]);
+    drop(engine);
+    assert!(length() < with_room, "what is not needed is given back");
 }
 
 #[tokio::test]
