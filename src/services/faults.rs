@@ -2,7 +2,7 @@
 //! whose answer is lost, panics. The same seed makes the same faults.
 //!
 //! Where there is a latency every order is a call of its own and has its own. What it then costs is the service's as
-//! always: orders whose time is up at the same moment go to it together.
+//! always: orders whose time is up while others are at it go to it together.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
 use super::{Order, Service, StepError};
 use crate::config::{Faulty as Settings, LatencyKind};
@@ -36,35 +36,40 @@ pub struct Faulty {
 type Reply<T> = oneshot::Sender<Result<T, StepError>>;
 
 /// Orders that go to the service together.
-struct Gather<T>(RefCell<Vec<(Order, Reply<T>)>>);
+struct Gather<T> {
+    waiting: RefCell<Vec<(Order, Reply<T>)>>,
+    turn: Mutex<()>,
+}
 
 /// Whoever hands on what has gathered; without it nobody would, so what is left then is answered.
 struct Lead<'a, T>(&'a Gather<T>);
 
 impl<T> Drop for Lead<'_, T> {
     fn drop(&mut self) {
-        self.0.0.take();
+        self.0.waiting.take();
     }
 }
 
 impl<T> Gather<T> {
     fn new() -> Self {
-        Self(RefCell::new(Vec::new()))
+        Self { waiting: RefCell::default(), turn: Mutex::default() }
     }
 
-    /// Hands orders on, with all that others hand on in the same turn of the thread.
+    /// Hands orders on, with all that others hand on until those before them are done.
     async fn call(
         &self,
         orders: Vec<Order>,
         call: impl AsyncFnOnce(&[Order]) -> Vec<Result<T, StepError>>,
     ) -> Vec<Result<T, StepError>> {
-        let leads = !orders.is_empty() && self.0.borrow().is_empty();
+        let leads = !orders.is_empty() && self.waiting.borrow().is_empty();
         let (replies, answers): (Vec<_>, Vec<_>) = orders.iter().map(|_| oneshot::channel()).unzip();
-        self.0.borrow_mut().extend(orders.into_iter().zip(replies));
+        self.waiting.borrow_mut().extend(orders.into_iter().zip(replies));
         if leads {
             let lead = Lead(self);
+            // Those whose time is up at the same moment come in the same turn of the thread.
             tokio::task::yield_now().await;
-            let (orders, replies): (Vec<_>, Vec<_>) = self.0.take().into_iter().unzip();
+            let _turn = self.turn.lock().await;
+            let (orders, replies): (Vec<_>, Vec<_>) = self.waiting.take().into_iter().unzip();
             drop(lead);
             for (reply, answer) in replies.into_iter().zip(call(&orders).await) {
                 // Who is gone wants no answer.

@@ -10,11 +10,15 @@
 //! have had its effect, so the step is undone like one that was done.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{self, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use actix::prelude::*;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 
 use super::backoff::Backoff;
 use super::lifeline::Lifeline;
@@ -72,12 +76,17 @@ enum Breaker {
     Trying,
 }
 
+/// A call under way: the orders come back with what became of them.
+type Called = Pin<Box<dyn Future<Output = (Vec<Pending>, Vec<Result<Output, StepError>>)>>>;
+
 pub struct Agent {
     service: Arc<dyn Service>,
     settings: config::Agent,
     queues: [VecDeque<Pending>; 3],
     breaker: Breaker,
-    calls: usize,
+    calls: FuturesUnordered<Called>,
+    /// Wakes whoever polls the calls.
+    poll_calls: Option<Waker>,
     /// When the last call was begun.
     called: Instant,
     seen: Observed,
@@ -106,7 +115,8 @@ impl Agent {
             settings,
             queues: Default::default(),
             breaker,
-            calls: 0,
+            calls: FuturesUnordered::new(),
+            poll_calls: None,
             called: Instant::now(),
             seen,
             alerts,
@@ -115,13 +125,12 @@ impl Agent {
     }
 
     /// Starts calls while orders wait and a call is free.
-    fn pump(&mut self, ctx: &mut Context<Self>) {
-        while !self.seen.paused && self.calls < self.settings.concurrency && self.may_call() {
+    fn pump(&mut self) {
+        while !self.seen.paused && self.calls.len() < self.settings.concurrency && self.may_call() {
             let Some(batch) = self.gather() else { return };
             if matches!(self.breaker, Breaker::Open { .. }) {
                 self.breaker = Breaker::Trying;
             }
-            self.calls += 1;
             self.called = Instant::now();
             self.seen.running += batch.len();
             let (service, timeout) = (self.service.clone(), self.settings.timeout);
@@ -132,13 +141,20 @@ impl Agent {
                 };
                 (batch, results)
             };
-            ctx.spawn(call.into_actor(self).map(|(batch, results), me, ctx| {
-                me.calls -= 1;
-                me.seen.running -= batch.len();
-                me.settle(batch, results, ctx);
-                me.pump(ctx);
-            }));
+            self.calls.push(Box::pin(call));
+            self.poll_calls.iter().for_each(Waker::wake_by_ref);
         }
+    }
+
+    /// Hears of calls that have come to their end.
+    fn poll_calls(&mut self, ctx: &mut Context<Self>, task: &mut task::Context<'_>) -> Poll<()> {
+        self.poll_calls = Some(task.waker().clone());
+        while let Poll::Ready(Some((batch, results))) = self.calls.poll_next_unpin(task) {
+            self.seen.running -= batch.len();
+            self.settle(batch, results, ctx);
+            self.pump();
+        }
+        Poll::Pending
     }
 
     fn may_call(&self) -> bool {
@@ -155,7 +171,7 @@ impl Agent {
         let queue = self.queues.iter_mut().rev().find(|q| !q.is_empty())?;
         let most = self.settings.batch.min(self.service.max_batch()).max(1);
         let few = queue.len() < most.div_ceil(FEW);
-        if few && self.calls > 0 && self.called.elapsed() < PATIENCE {
+        if few && !self.calls.is_empty() && self.called.elapsed() < PATIENCE {
             return None;
         }
         let batch: Vec<Pending> = queue.drain(..queue.len().min(most)).collect();
@@ -230,10 +246,10 @@ impl Agent {
         let pause = backoff.pause(pending.attempts);
         pending.attempts += 1;
         self.seen.retrying += 1;
-        ctx.run_later(pause, move |me, ctx| {
+        ctx.run_later(pause, move |me, _| {
             me.seen.retrying -= 1;
             me.enqueue(pending);
-            me.pump(ctx);
+            me.pump();
         });
     }
 
@@ -256,7 +272,7 @@ impl Agent {
     }
 
     /// What waits past its complete-by behind an open breaker or a slow service is given up.
-    fn sweep(&mut self, ctx: &mut Context<Self>) {
+    fn sweep(&mut self) {
         let at = now();
         if self.seen.paused {
             self.hold(|pending| pending.complete_by < at);
@@ -280,7 +296,7 @@ impl Agent {
                 reply.do_send(Answers { step: self.seen.service, call: pending.call, answers });
             }
         }
-        self.pump(ctx);
+        self.pump();
     }
 }
 
@@ -310,18 +326,35 @@ async fn run(service: &dyn Service, batch: &[Pending]) -> Vec<Result<Output, Ste
     }
 }
 
+/// All calls of an agent. An actor's context polls all of its futures when one of them wakes it, and there may be hundreds
+/// of calls: so they are one of its futures, which knows whom to poll.
+struct Calls;
+
+impl ActorFuture<Agent> for Calls {
+    type Output = ();
+    fn poll(
+        self: Pin<&mut Self>,
+        agent: &mut Agent,
+        ctx: &mut Context<Agent>,
+        task: &mut task::Context<'_>,
+    ) -> Poll<()> {
+        agent.poll_calls(ctx, task)
+    }
+}
+
 impl Actor for Agent {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.lifeline.bind(ctx);
-        ctx.run_interval(Duration::from_millis(100), Self::sweep);
+        ctx.spawn(Calls);
+        ctx.run_interval(Duration::from_millis(100), |me, _| me.sweep());
     }
 }
 
 impl Handler<Orders> for Agent {
     type Result = ();
-    fn handle(&mut self, mut orders: Orders, ctx: &mut Context<Self>) {
+    fn handle(&mut self, mut orders: Orders, _: &mut Context<Self>) {
         let (call, complete_by) = (orders.call, orders.complete_by);
         let time = Duration::try_from(complete_by.duration_since(now())).unwrap_or_default().max(SHORTEST);
         let reply = Rc::new(orders.reply.clone());
@@ -329,18 +362,18 @@ impl Handler<Orders> for Agent {
             let (step, reply) = (self.seen.service, Some(reply.clone()));
             self.enqueue(Pending { order, call, attempts: 1, complete_by, time, step, reply });
         }
-        self.pump(ctx);
+        self.pump();
     }
 }
 
 impl Handler<Pause> for Agent {
     type Result = ();
-    fn handle(&mut self, Pause(paused): Pause, ctx: &mut Context<Self>) {
+    fn handle(&mut self, Pause(paused): Pause, _: &mut Context<Self>) {
         if self.seen.paused && !paused {
             self.hold(|_| true);
         }
         self.seen.paused = paused;
-        self.pump(ctx);
+        self.pump();
     }
 }
 

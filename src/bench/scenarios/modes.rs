@@ -12,8 +12,8 @@ const LATENCIES: [&str; 2] = ["fixed", "heavy"];
 
 #[derive(Debug, Args)]
 pub struct Modes {
-    /// Requests for each mode and kind of latency
-    #[arg(long, default_value_t = 20_000)]
+    /// Requests for each mode and kind of latency: enough that the slowest few at the end do not count
+    #[arg(long, default_value_t = 100_000)]
     requests: u64,
     /// How long each call of a service takes; with the heavy tail, the median
     #[arg(long, default_value_t = 10)]
