@@ -28,7 +28,7 @@ use crate::actors::teller::{Teller, TellerHandle};
 use crate::actors::worker::Worker;
 use crate::actors::writer::{Limits, Writer, WriterHandle};
 use crate::alerts::Alerts;
-use crate::config::{Mode, Role, Settings};
+use crate::config::{self, Mode, Role, Settings};
 use crate::demo::flights::Flights;
 use crate::demo::plan::Planner;
 use crate::demo::{pilot, seed};
@@ -71,8 +71,14 @@ async fn signalled() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fewer requests than this are given a moment to become more. With more clients would wait for each other.
-const FEW_REQUESTS: usize = 16;
+/// Fewer requests than this are given a moment to become more. With more, a few hundred clients that each wait for their
+/// answer would wait for each other; but a message costs the broker more than a group costs the disk.
+const fn few_requests(engine: config::Engine) -> usize {
+    match engine {
+        config::Engine::Embedded => 16,
+        config::Engine::Cluster => 24,
+    }
+}
 /// The same for status events, of which every workflow makes several and which nobody waits for.
 const FEW_EVENTS: usize = 1_024;
 
@@ -227,7 +233,7 @@ impl Starting {
             batch_bytes: ingestion.batch_bytes,
             in_flight: ingestion.writes_in_flight,
             timeout: ingestion.write_timeout,
-            few: FEW_REQUESTS,
+            few: few_requests(self.settings.engine),
             linger: ingestion.linger,
             recent_bytes: ingestion.recent_bytes / self.settings.partitions.count as usize,
         };

@@ -77,10 +77,9 @@ impl Line {
     /// The one that takes so much more.
     fn last_cohort(&mut self, bytes: usize, count: usize) -> &mut Cohort {
         let Limits { batch_lines, batch_bytes, .. } = self.limits;
-        let fits = |last: &&mut Cohort| {
-            count <= batch_lines.saturating_sub(last.count) && last.lines.len() + bytes <= batch_bytes
-        };
-        if self.cohorts.back_mut().as_ref().is_none_or(|last| !fits(&last)) {
+        let fits =
+            |last: &Cohort| count <= batch_lines.saturating_sub(last.count) && last.lines.len() + bytes <= batch_bytes;
+        if !self.cohorts.back().is_some_and(fits) {
             self.numbers += 1;
             self.cohorts.push_back(Cohort { number: self.numbers, ..Cohort::default() });
         }

@@ -22,14 +22,14 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Sl
 use crate::store::Scan;
 
 const MIB: u64 = 1024 * 1024;
-const CACHE_BYTES: u64 = 32 * MIB;
+const CACHE_BYTES: u64 = 24 * MIB;
 const JOURNAL_BYTES: u64 = 128 * MIB;
 /// fjall sleeps without end in a write when it has 4 unflushed memtables or 30 unmerged tables. Should its workers
 /// have died of a full disk that would be for ever, so we wait ourselves, before that.
 const SEALED_MEMTABLES: usize = 3;
 const UNMERGED_TABLES: usize = 24;
 /// What is written and not flushed is in memory. While a large merge holds the worker up no more than this comes together.
-const UNFLUSHED_BYTES: u64 = 48 * MIB;
+const UNFLUSHED_BYTES: u64 = 32 * MIB;
 /// Tables that come together before they are merged into the next level. A merge reads and writes most of that level, so
 /// twice the usual number halves what merging costs, for a few more tables to look through.
 const MERGED_TABLES: u8 = 8;
@@ -38,12 +38,12 @@ const STATUS_SETS: &str = "workflows/status/";
 
 /// The kinds of keys with a keyspace of their own, and the size of its memtable.
 const KINDS: [(&str, u64); 6] = [
-    ("workflow", 8 * MIB),
-    ("delivery", 4 * MIB),
-    ("package", 4 * MIB),
-    ("resv", 4 * MIB),
+    ("workflow", 4 * MIB),
+    ("delivery", 2 * MIB),
+    ("package", 2 * MIB),
+    ("resv", 2 * MIB),
     ("cal", 4 * MIB),
-    ("tomb", 2 * MIB),
+    ("tomb", MIB),
 ];
 
 pub(super) struct Tables {
@@ -82,10 +82,10 @@ impl Tables {
         };
         let kinds = KINDS.iter().map(|(kind, bytes)| of_values(&format!("values-{kind}"), *bytes));
         Ok(Self {
-            values: kinds.chain([of_values("values", 2 * MIB)]).collect::<fjall::Result<_>>()?,
+            values: kinds.chain([of_values("values", MIB)]).collect::<fjall::Result<_>>()?,
             members: of_names("members", 4 * MIB)?,
-            status_members: of_names("members-status", 2 * MIB)?,
-            expiry: of_names("expiry", 2 * MIB)?,
+            status_members: of_names("members-status", MIB)?,
+            expiry: of_names("expiry", MIB)?,
             db,
         })
     }

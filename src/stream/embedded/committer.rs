@@ -32,7 +32,9 @@ const GROUP_BYTES: usize = 8 * 1024 * 1024;
 /// as for many. An entry that comes alone does not wait.
 const APART: Duration = Duration::from_millis(1);
 /// How much room is made at once. More would hold up the group that makes it.
-const ROOM: [u8; 1024 * 1024] = [0; 1024 * 1024];
+static ROOM: [u8; 1024 * 1024] = [0; 1024 * 1024];
+/// No room is made behind a group of this size.
+const LARGE: usize = 64 * 1024;
 
 pub(super) struct Append {
     pub stream: u32,
@@ -73,12 +75,13 @@ impl Active {
     }
 
     /// Writes a group and, where it goes beyond the room, more room behind it, up to `most` of the file. A disk that has
-    /// none left for that may have some for the group.
+    /// none left for that may have some for the group. Behind a large group it would be used up by the next one, and make
+    /// the disk write everything twice.
     fn write(&mut self, group: &[u8], most: u64) -> std::io::Result<()> {
         self.file.write_all_at(group, self.position)?;
         let end = self.position + group.len() as u64;
         if end > self.room {
-            let more = most.saturating_sub(end).min(ROOM.len() as u64);
+            let more = if group.len() < LARGE { most.saturating_sub(end).min(ROOM.len() as u64) } else { 0 };
             let zeros = &ROOM[..usize::try_from(more).unwrap_or(ROOM.len())];
             self.room = end + more;
             if self.file.write_all_at(zeros, end).is_err() {
