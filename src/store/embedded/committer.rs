@@ -1,20 +1,26 @@
 //! The one thread that writes the state. Everything that waits goes to fjall as one batch: whoever commits leaves its own
 //! thread to others meanwhile, and under load the journal is paid for once for many.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::tables::Tables;
 use super::{CATCH_UP, CATCH_UP_POLL, Shared, unavailable};
 use crate::store::{Outcome, StoreError, Txn};
 
 /// A group takes no more transactions beyond this many.
 const GROUP_TXNS: usize = 1_024;
 
-/// What one caller wants committed. Callers wait for the answer, so what waits is bounded by how many they are.
+/// fjall asks its worker to seal a memtable with every batch that finds it too large, in a queue of a thousand. While a
+/// merge holds the worker up no more than this may come together: it puts messages into that queue itself, and would wait
+/// for ever in front of a full one.
+const MOST_ASKED: usize = 300;
+
+/// What one caller wants committed. Callers wait for the answer, and what nobody waits for any more is left out, so what
+/// waits is bounded by how many they are.
 struct Commit {
     txns: Vec<Txn>,
     done: oneshot::Sender<Result<Vec<Outcome>, StoreError>>,
@@ -33,7 +39,7 @@ impl Committer {
         Ok(Self { commits: Some(commits), thread: Some(thread.spawn(move || run(&shared, waiting))?) })
     }
 
-    /// Comes back when the transactions are written. Dropping the future does not take them back.
+    /// Comes back when the transactions are written. Whether they are is not known when the future is dropped.
     pub async fn commit(&self, txns: Vec<Txn>) -> Result<Vec<Outcome>, StoreError> {
         let closed = || unavailable("it was closed");
         let (done, outcomes) = oneshot::channel();
@@ -56,16 +62,12 @@ impl Drop for Committer {
 }
 
 fn run(shared: &Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<Commit>) {
+    let mut asked = 0;
     while let Some(first) = waiting.blocking_recv() {
-        let mut txns = first.txns;
-        let mut callers = vec![(txns.len(), first.done)];
-        while txns.len() < GROUP_TXNS
-            && let Ok(next) = waiting.try_recv()
-        {
-            callers.push((next.txns.len(), next.done));
-            txns.extend(next.txns);
-        }
-        let written = catch_up(shared).and_then(|()| shared.write(|tables, writer| writer.commit(tables, txns)));
+        let caught_up = catch_up(shared, &mut asked);
+        let most = if caught_up.is_ok() { GROUP_TXNS } else { usize::MAX };
+        let (txns, callers) = gather(first, &mut waiting, most);
+        let written = caught_up.and_then(|()| write(shared, txns));
         let mut outcomes = written.map(Vec::into_iter);
         for (count, done) in callers {
             let answer = outcomes.as_mut().map(|outcomes| outcomes.by_ref().take(count).collect());
@@ -75,19 +77,55 @@ fn run(shared: &Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<Commit>) {
     }
 }
 
-/// Waits while the writes have run ahead of what fjall has flushed and merged.
-fn catch_up(shared: &Arc<Shared>) -> Result<(), StoreError> {
-    let begun = Instant::now();
-    let is_behind = || shared.read(Tables::is_behind).inspect_err(|_| Shared::reopen_later(shared));
-    if !is_behind()? {
-        return Ok(());
+type Caller = (usize, oneshot::Sender<Result<Vec<Outcome>, StoreError>>);
+
+/// What goes out together, and who waits for how much of it.
+fn gather(first: Commit, waiting: &mut mpsc::UnboundedReceiver<Commit>, most: usize) -> (Vec<Txn>, Vec<Caller>) {
+    let (mut txns, mut callers) = (Vec::new(), Vec::new());
+    let mut next = Some(first);
+    while let Some(commit) = next {
+        if !commit.done.is_closed() {
+            callers.push((commit.txns.len(), commit.done));
+            txns.extend(commit.txns);
+        }
+        next = if txns.len() < most { waiting.try_recv().ok() } else { None };
     }
-    while is_behind()? {
+    (txns, callers)
+}
+
+/// A panic must not end the one thread that writes: it is a failed write like others, and the database is opened anew.
+fn write(shared: &Arc<Shared>, txns: Vec<Txn>) -> Result<Vec<Outcome>, StoreError> {
+    let write = || shared.write(|tables, writer| writer.commit(tables, txns));
+    catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| {
+        Shared::reopen_later(shared);
+        Err(unavailable("a commit panicked; it is being opened anew"))
+    })
+}
+
+/// Waits while the writes have run ahead of what fjall has flushed and merged. When that takes too long its worker may
+/// have stopped for good, and the database is opened anew.
+fn catch_up(shared: &Arc<Shared>, asked: &mut usize) -> Result<(), StoreError> {
+    let begun = Instant::now();
+    let mut stalled = false;
+    loop {
+        let looked = shared.read(|tables| Ok((tables.too_large(), tables.is_behind()?)));
+        let (too_large, behind) = looked.inspect_err(|_| Shared::reopen_later(shared))?;
+        if too_large == 0 {
+            *asked = 0;
+        }
+        if !behind && *asked < MOST_ASKED {
+            *asked += too_large;
+            break;
+        }
         if begun.elapsed() > CATCH_UP {
+            Shared::reopen_later(shared);
             return Err(unavailable("the disk does not keep up"));
         }
+        stalled = true;
         std::thread::sleep(CATCH_UP_POLL);
     }
-    metrics::histogram!(crate::metrics::STATE_STALLS).record(begun.elapsed().as_secs_f64());
+    if stalled {
+        metrics::histogram!(crate::metrics::STATE_STALLS).record(begun.elapsed().as_secs_f64());
+    }
     Ok(())
 }

@@ -28,7 +28,7 @@ use self::tables::{Stored, Tables, expiry_key, split_expiry};
 use super::{Outcome, Scan, State, StoreError, Txn, Write};
 use crate::domain::time::now_millis;
 
-/// How many values whose time is over one commit removes at most.
+/// How many values whose time is over one commit removes at most, unless it is large itself.
 const PURGE_STEP: usize = 64;
 /// How many sets' sizes are kept; beyond that they are counted anew.
 const COUNTED_SETS: usize = 1024;
@@ -185,7 +185,7 @@ impl State for EmbeddedState {
 impl Writer {
     fn commit(&mut self, tables: &Tables, txns: Vec<Txn>) -> fjall::Result<Vec<Outcome>> {
         let now = now();
-        self.purge(tables, now)?;
+        self.purge(tables, now, PURGE_STEP.max(4 * txns.len()))?;
         let mut overlay = Overlay::new(tables, now);
         let outcomes = txns.into_iter().map(|txn| overlay.apply(txn)).collect::<fjall::Result<_>>()?;
         let changes = overlay.changes(&self.counts)?;
@@ -213,7 +213,7 @@ impl Writer {
     }
 
     /// Removes a few values whose time is over.
-    fn purge(&mut self, tables: &Tables, now: u64) -> fjall::Result<()> {
+    fn purge(&mut self, tables: &Tables, now: u64, most: usize) -> fjall::Result<()> {
         if now < self.next_expiry {
             return Ok(());
         }
@@ -223,7 +223,7 @@ impl Writer {
             let Some(entry) = entries.next() else { break u64::MAX };
             let entry = entry.key()?;
             let Some((expires, key)) = split_expiry(&entry) else { continue };
-            if expires > now || batch.len() >= PURGE_STEP {
+            if expires > now || batch.len() >= most {
                 break expires;
             }
             let values = tables.values(key);

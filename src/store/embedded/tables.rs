@@ -5,8 +5,8 @@
 //!   workflow writes have a keyspace each. Ids grow with time, so a kind's tables hardly overlap and are moved down
 //!   instead of merged; and to look for a tombstone where there is none costs next to nothing.
 //! - `members` and `members-status`: set, a zero byte, member → nothing. Names of sets hold no zero byte. The sets of
-//!   workflows by their status have a keyspace of their own for the same reason: they grow at their ends. Nobody looks for
-//!   one member, so there are no filters.
+//!   workflows by their status have a keyspace of their own for the same reason: they grow at their ends. One member
+//!   is looked for only to keep the sizes of sets, so there are no filters.
 //! - `expiry`: 8 bytes of expiry, key → nothing: what is to be purged when. An entry says nothing by itself: the
 //!   value may have been written again since, with another expiry.
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::config::{FilterPolicy, PinningPolicy};
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice};
+use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice};
 
 use crate::store::Scan;
 
@@ -53,6 +53,8 @@ pub(super) struct Tables {
     members: Keyspace,
     status_members: Keyspace,
     pub expiry: Keyspace,
+    /// All of them, each with the size of its memtable.
+    all: Vec<(Keyspace, u64)>,
 }
 
 /// A value and when it ends.
@@ -76,18 +78,20 @@ impl Tables {
                 .index_block_pinning_policy(PinningPolicy::all(false))
                 .filter_block_pinning_policy(PinningPolicy::all(false))
         };
-        let of_values = |name: &str, memtable_bytes| db.keyspace(name, || bounded(memtable_bytes));
-        let of_names = |name: &str, memtable_bytes| {
-            db.keyspace(name, || bounded(memtable_bytes).filter_policy(FilterPolicy::disabled()))
+        let mut all = Vec::new();
+        let mut keyspace = |name: &str, memtable_bytes, filters: Option<FilterPolicy>| {
+            let options = || filters.into_iter().fold(bounded(memtable_bytes), KeyspaceCreateOptions::filter_policy);
+            db.keyspace(name, options).inspect(|keyspace| all.push((keyspace.clone(), memtable_bytes)))
         };
-        let kinds = KINDS.iter().map(|(kind, bytes)| of_values(&format!("values-{kind}"), *bytes));
-        Ok(Self {
-            values: kinds.chain([of_values("values", MIB)]).collect::<fjall::Result<_>>()?,
-            members: of_names("members", 4 * MIB)?,
-            status_members: of_names("members-status", MIB)?,
-            expiry: of_names("expiry", MIB)?,
-            db,
-        })
+        let mut of_names = |name, memtable_bytes| keyspace(name, memtable_bytes, Some(FilterPolicy::disabled()));
+        let (members, status_members) = (of_names("members", 4 * MIB)?, of_names("members-status", MIB)?);
+        let expiry = of_names("expiry", MIB)?;
+        let mut values = Vec::with_capacity(KINDS.len() + 1);
+        for (kind, memtable_bytes) in KINDS {
+            values.push(keyspace(&format!("values-{kind}"), memtable_bytes, None)?);
+        }
+        values.push(keyspace("values", MIB, None)?);
+        Ok(Self { values, members, status_members, expiry, all, db })
     }
 
     /// The values of the keys at one moment: never half of a commit.
@@ -131,10 +135,15 @@ impl Tables {
         members.into_iter().try_fold(0, |count, entry| entry.key().map(|_| count + 1))
     }
 
+    /// How many memtables are larger than they should be and not sealed yet.
+    pub fn too_large(&self) -> usize {
+        self.all.iter().filter(|(keyspace, most)| keyspace.tree.active_memtable().size() > *most).count()
+    }
+
     /// Whether the writes have run ahead of flushing and merging; an error if these have died.
     pub fn is_behind(&self) -> fjall::Result<bool> {
         let behind = self.db.write_buffer_size() >= UNFLUSHED_BYTES
-            || self.values.iter().chain([&self.members, &self.status_members, &self.expiry]).any(|keyspace| {
+            || self.all.iter().any(|(keyspace, _)| {
                 keyspace.sealed_memtable_count() >= SEALED_MEMTABLES || keyspace.l0_table_count() >= UNMERGED_TABLES
             });
         if behind {

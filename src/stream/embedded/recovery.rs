@@ -101,11 +101,21 @@ fn sealed_segment(dir: &Path, id: u64, behind: &Preamble) -> Result<Walked, Open
     let path = Segment::path_of(dir, id);
     let io = |error| OpenError::io(&path, error);
     let length = path.metadata().map_err(io)?.len();
-    let end = behind.previous.filter(|(previous, _)| *previous == id).map_or(length, |(_, end)| end);
-    let walked = walk(&path, id, end.min(length), Bodies::Skipped).map_err(io)?;
+    let noted = behind.previous.filter(|(previous, _)| *previous == id).map(|(_, end)| end);
+    let walked = walk(&path, id, noted.unwrap_or(length).min(length), Bodies::Skipped).map_err(io)?;
     let reached = walked.as_ref().map_or(0, |walked| walked.segment.end);
+    // Where the segment behind it is gone, nobody noted where this one ended.
+    let whole = match noted {
+        Some(end) => reached == end,
+        None => is_room(&path, reached).map_err(io)?,
+    };
     match walked {
-        Some(walked) if reached == end => Ok(walked),
+        Some(walked) if whole => {
+            if reached < length {
+                walked.segment.file.set_len(reached).map_err(io)?;
+            }
+            Ok(walked)
+        }
         _ => Err(OpenError::Damaged { file: path, position: reached, reason: CHANGED, remedy: LEAVE_OUT }),
     }
 }

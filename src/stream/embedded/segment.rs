@@ -116,7 +116,9 @@ struct Window<'a> {
 impl Window<'_> {
     /// The frame at a position, if there is a whole and sound one before the end.
     fn frame(&mut self, position: u64, bodies: Bodies) -> std::io::Result<Option<(Header, &[u8])>> {
-        let Some(header) = self.load(position, HEADER_BYTES)?.and_then(Header::decode) else { return Ok(None) };
+        let header = self.load(position, HEADER_BYTES)?.and_then(Header::decode);
+        // Zeros are room for what was to come; where bodies are skipped nothing else would tell.
+        let Some(header) = header.filter(|header| header.at != 0) else { return Ok(None) };
         let bytes = header.frame_bytes();
         if header.body_bytes as usize > BODY_BYTES || position + bytes as u64 > self.end {
             return Ok(None);

@@ -171,6 +171,29 @@ async fn a_segment_that_was_only_begun_is_made_anew() {
     }
 }
 
+/// As when it could not be given back, and the segment that says where this one ends was dropped since.
+#[tokio::test]
+async fn room_left_behind_an_older_segment_is_no_damage() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bodies = several_segments(dir.path()).await;
+    let files = segments(dir.path());
+    let content = std::fs::read(&files[0]).expect("the segment");
+    let with_room = [&content[..], &[0; 3000]].concat();
+    std::fs::write(&files[0], &with_room).expect("write");
+    drop(open(dir.path()).expect("it is noted where it ends"));
+    assert_eq!(std::fs::read(&files[0]).expect("the segment"), content);
+    std::fs::write(&files[0], &with_room).expect("write");
+    std::fs::remove_file(&files[1]).expect("remove");
+    let engine = open(dir.path()).expect("zeros are nothing that was confirmed");
+    assert_eq!(std::fs::read(&files[0]).expect("the segment"), content);
+    let mut reader = soon(engine.streams.read(P0, From::First)).await.expect("read");
+    let first = soon(reader.next()).await.expect("entries");
+    assert_eq!(first.iter().map(|entry| entry.body.clone()).collect::<Vec<_>>(), bodies[..first.len()]);
+    drop(engine);
+    std::fs::write(&files[0], [&with_room[..], b"1"].concat()).expect("write");
+    assert!(matches!(open(dir.path()).err(), Some(OpenError::Damaged { .. })), "anything else is");
+}
+
 #[tokio::test]
 async fn damage_in_an_older_body_is_found_by_its_reader() {
     let dir = tempfile::tempdir().expect("a directory");
