@@ -1,5 +1,5 @@
 //! Reading a stream. The broker sends as many entries as the prefetch says; what is taken is acknowledged when it is half
-//! of that, which is only credit for more: where a reader is, it knows itself. So what is buffered is bounded, and
+//! of that or nothing more comes, which is only credit for more: where a reader is, it knows itself. So what is buffered is bounded, and
 //! nothing more is sent to a reader that does not read.
 //!
 //! A reader ends with its connection. Whoever reads opens another at the offset it wants.
@@ -31,6 +31,10 @@ const ACKNOWLEDGED_AT_ONCE: u16 = PREFETCH / 2;
 
 /// A stream that has sent nothing for so long is empty.
 pub const QUIET: Duration = Duration::from_secs(1);
+
+/// What is less is acknowledged when nothing comes for this long: a broker closes a channel that holds something for half
+/// an hour.
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_secs(60);
 
 const OFFSET_HEADER: &str = "x-stream-offset";
 
@@ -78,6 +82,16 @@ impl RabbitMqReader {
         Ok(())
     }
 
+    /// Acknowledges what was taken, if it is so much at least.
+    async fn acknowledge(&mut self, least: u16) -> Result<(), ReadError> {
+        let (count, tag) = self.taken.unacknowledged;
+        if count >= least {
+            self.channel.basic_ack(tag, BasicAckOptions { multiple: true }).await.map_err(read_failed)?;
+            self.taken.unacknowledged = (0, tag);
+        }
+        Ok(())
+    }
+
     async fn receive(&mut self) -> Result<(), ReadError> {
         let mut next = Some(self.consumer.next().await);
         while let Some(received) = next {
@@ -101,15 +115,14 @@ impl RabbitMqReader {
 impl StreamReader for RabbitMqReader {
     async fn next(&mut self) -> Result<Vec<Entry>, ReadError> {
         loop {
-            let (count, tag) = self.taken.unacknowledged;
-            if count >= ACKNOWLEDGED_AT_ONCE {
-                self.channel.basic_ack(tag, BasicAckOptions { multiple: true }).await.map_err(read_failed)?;
-                self.taken.unacknowledged = (0, tag);
-            }
+            self.acknowledge(ACKNOWLEDGED_AT_ONCE).await?;
             if !self.taken.entries.is_empty() {
                 return Ok(self.taken.entries.drain(..).collect());
             }
-            self.receive().await?;
+            match timeout(ACKNOWLEDGED_AFTER, self.receive()).await {
+                Ok(received) => received?,
+                Err(_) => self.acknowledge(1).await?,
+            }
         }
     }
 }
