@@ -79,7 +79,7 @@ const fn few_requests(engine: config::Engine) -> usize {
         config::Engine::Cluster => 24,
     }
 }
-/// The same for status events, of which every workflow makes several and which nobody waits for.
+/// The same for status events, of which every workflow makes several and for which no client waits.
 const FEW_EVENTS: usize = 1_024;
 
 /// The running application.
