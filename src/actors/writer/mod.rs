@@ -1,5 +1,5 @@
 //! The group commit in front of one stream: what arrives while a write is under way goes out together in the next
-//! one, as one entry. While several send at once few lines are given a moment to become more ([`line`]), because an
+//! one, as one entry. While several send at once few lines are given a moment to become more ([`mod@line`]), because an
 //! engine is paid by the entry, and so is everybody behind it; one who sends single lines alone never waits for others.
 //!
 //! What it promises (G1, G5): an `Ok` is sent only after the engine confirmed the entry. What waits is bounded; what
