@@ -130,7 +130,7 @@ impl App {
             unsupervised,
             settings: Arc::new(settings),
             alerts,
-            // More threads than cores: one that waits for the store's lock leaves its core to another.
+            // More threads than cores: an actor with a large batch holds up only those on its own thread.
             arbiters: (0..cores.max(2) * 2).map(|_| Arbiter::new().handle()).collect(),
             writers: Arbiter::new().handle(),
         };
