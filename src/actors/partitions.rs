@@ -268,6 +268,7 @@ async fn run_share(parts: Parts, lease: Lease, slots: Running, lifeline: Lifelin
         readers: settings.partitions.readers,
         window: (settings.scheduler.max_in_flight / shares).max(1),
         mode: settings.scheduler.mode,
+        batch: settings.scheduler.batch,
         checkpoint,
     };
     let pace = Pace { requests: settings.checkpoint.every_requests, time: settings.checkpoint.every };

@@ -3,8 +3,8 @@
 //! - **At least once.** Reading begins after the saved checkpoint, so what a crash left unfinished comes again.
 //! - **Nothing is dropped.** A line that cannot be parsed is parked among the dead letters, with the reason, and only
 //!   then counts as finished. Entries that are gone before they were read raise an alert.
-//! - **Bounded.** At most `window` operations are in flight; more is read only as they finish. In batch mode the next
-//!   entries are read only when all of the last ones are finished.
+//! - **Bounded.** At most `window` operations are in flight; more is read only as they finish. In batch mode there are a
+//!   batch of them, and the next batch begins when all of the last one are finished.
 //! - **By itself.** When the engine is away the reader opens the stream again at its own place until it works. When it
 //!   dies, its flow and its checkpointer die with it and all three begin again at the checkpoint.
 
@@ -95,6 +95,8 @@ pub struct Plan {
     pub readers: u32,
     pub window: usize,
     pub mode: Mode,
+    /// How many operations are a batch, in batch mode.
+    pub batch: usize,
     /// The last finished offset.
     pub checkpoint: Option<u64>,
 }
@@ -107,6 +109,8 @@ pub struct Reader {
     source: Source,
     /// Read, and waiting for room in the window.
     pending: VecDeque<Entry>,
+    /// The rest of an entry that there was not room for.
+    rest: VecDeque<Work>,
     /// The next offset wanted; none before anything is known of the stream.
     next: Option<u64>,
     begun: Option<Begin>,
@@ -150,6 +154,7 @@ impl Reader {
             checkpoints,
             source: Source::Closed,
             pending: VecDeque::new(),
+            rest: VecDeque::new(),
             next,
             begun: None,
             draining: Vec::new(),
@@ -161,20 +166,22 @@ impl Reader {
         }
     }
 
-    fn has_room(&self) -> bool {
+    /// How many operations may be handed on.
+    fn room(&self) -> usize {
         match self.plan.mode {
-            Mode::Batch => self.seen.in_flight == 0,
-            Mode::Stream | Mode::Queue => self.seen.in_flight < self.plan.window,
+            Mode::Batch if self.seen.in_flight == 0 => self.plan.batch.min(self.plan.window),
+            Mode::Batch => 0,
+            Mode::Stream | Mode::Queue => self.plan.window.saturating_sub(self.seen.in_flight),
         }
     }
 
     /// Hands on what was read and opens or reads on, as far as there is room.
     fn pull(&mut self, ctx: &mut Context<Self>) {
-        if self.begun.is_none() || self.stopped || self.seen.paused || !self.has_room() {
+        if self.begun.is_none() || self.stopped || self.seen.paused || self.room() == 0 {
             return;
         }
         self.hand_on(ctx);
-        if !self.pending.is_empty() || !self.has_room() {
+        if self.room() == 0 {
             return;
         }
         match std::mem::replace(&mut self.source, Source::Busy) {
@@ -230,8 +237,16 @@ impl Reader {
     fn hand_on(&mut self, ctx: &mut Context<Self>) {
         let Some(Begin { flow, checkpointer }) = &self.begun else { return };
         let (flow, checkpointer) = (flow.clone(), checkpointer.clone());
-        let mut works = Vec::new();
-        while self.seen.in_flight < self.plan.window {
+        let mut room = self.room();
+        let mut works = Vec::with_capacity(room.min(self.rest.len()));
+        loop {
+            let now = self.rest.len().min(room);
+            works.extend(self.rest.drain(..now));
+            room -= now;
+            self.seen.in_flight += now;
+            if room == 0 {
+                break;
+            }
             let Some(entry) = self.pending.pop_front() else { break };
             if self.next.is_some_and(|next| entry.offset < next) {
                 continue;
@@ -242,13 +257,13 @@ impl Reader {
             self.seen.last_entry_at = Some(entry.at);
             let (operations, unreadable) = parse(&entry, self.plan.lease.share.reader, self.plan.readers);
             let count = operations.len() + unreadable.len();
-            self.seen.in_flight += count;
+            self.seen.in_flight += unreadable.len();
             self.seen.read += count as u64;
             self.seen.entries += 1;
             // Before the flow hears of it, so that the end of an operation never comes before its beginning.
             let opened = u32::try_from(count).unwrap_or(u32::MAX);
             checkpointer.do_send(Opened { offset: entry.offset, at: entry.at, operations: opened });
-            works.extend(operations.into_iter().map(|operation| Work { offset: entry.offset, operation }));
+            self.rest.extend(operations.into_iter().map(|operation| Work { offset: entry.offset, operation }));
             if !unreadable.is_empty() {
                 self.park(entry.offset, &unreadable, &checkpointer, ctx);
             }

@@ -164,6 +164,7 @@ pub struct Ingestion {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scheduler {
     pub mode: Mode,
+    pub batch: usize,
     pub max_in_flight: usize,
     #[serde(rename = "complete_by_ms", with = "millis")]
     pub complete_by: Duration,

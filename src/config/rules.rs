@@ -56,6 +56,7 @@ const RULES: &[(&str, Rule)] = &[
     ("ingestion.deadline_s", Rule::Between(1.0, 31_536_000.0)),
     ("ingestion.recent_bytes", Rule::AtLeast(0.0)),
     ("scheduler.mode", Rule::OneOf(&["stream", "batch", "queue"])),
+    ("scheduler.batch", Rule::Between(1.0, 1_000_000.0)),
     ("scheduler.max_in_flight", Rule::Between(1.0, 1_000_000.0)),
     ("agents.*.url", Rule::UrlOrEmpty(&["http://", "https://"])),
     ("agents.*.attempts", Rule::Between(1.0, 1000.0)),

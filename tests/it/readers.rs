@@ -102,7 +102,7 @@ impl Rig {
         let share = Share { partition: 0, reader };
         let lease = checkpoints.acquire(share).await.unwrap().expect("the share is free");
         let checkpoint = checkpoints.load(share).await.unwrap();
-        let plan = Plan { lease, readers, window, mode, checkpoint };
+        let plan = Plan { lease, readers, window, mode, batch: 3, checkpoint };
         let life = Lifeline::unwatched();
         let (streams, alerts) = (self.streams.clone(), self.alerts.clone());
         let addr = Reader::new(plan.clone(), streams, checkpoints.clone(), alerts, life.share()).start();
@@ -173,34 +173,39 @@ async fn out_of_order_ends_never_pass_what_is_open(rig: Rig) {
 
 async fn the_window_bounds_what_is_in_flight(rig: Rig) {
     let ids: Vec<String> = (0..30).map(|n| format!("w-{n}")).collect();
-    for pair in ids.chunks(2) {
-        rig.append(&[&pair[0], &pair[1]]).await;
+    for entry in ids.chunks(5) {
+        rig.append(&entry.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
     let running = rig.start("one", 6, Mode::Stream, (0, 1)).await;
     for (n, id) in ids.iter().enumerate() {
-        running.until_seen(n + 1).await;
-        assert!(running.in_flight().await <= 7, "an entry may go past the window, no more");
+        running.until_seen(30.min(n + 6)).await;
+        assert_eq!((running.in_flight().await, running.ids().len()), (6.min(30 - n), 30.min(n + 6)));
         running.finish(id);
     }
-    running.until_saved(Some(14)).await;
+    running.until_saved(Some(5)).await;
     assert_eq!(running.ids(), ids);
 }
 
 async fn a_batch_waits_for_the_whole_last_one(rig: Rig) {
-    for entry in [["a", "b"], ["c", "d"], ["e", "f"]] {
-        rig.append(&entry).await;
+    rig.append(&["a", "b", "c", "d", "e", "f", "g"]).await;
+    rig.append(&["h"]).await;
+    let running = rig.start("one", 100, Mode::Batch, (0, 1)).await;
+    for batch in [["a", "b", "c"].as_slice(), &["d", "e", "f"], &["g"]] {
+        let first = running.ids().len();
+        running.until_seen(first + batch.len()).await;
+        // The last of an entry goes with what comes next, if that is there already.
+        assert_eq!(running.ids()[first..][..batch.len()], *batch);
+        let [ends_last, others @ ..] = batch else { unreachable!("no batch is empty") };
+        others.iter().for_each(|id| running.finish(id));
+        let seen = running.ids();
+        assert!(seen.len() <= first + 3, "{seen:?}");
+        assert!(running.in_flight().await >= 1);
+        assert_eq!(running.ids(), seen, "nothing new while one is open");
+        running.finish(ends_last);
     }
-    let running = rig.start("one", 4, Mode::Batch, (0, 1)).await;
-    running.until_seen(2).await;
-    let first = running.ids().len();
-    assert!(first <= 4);
-    for id in &running.ids()[1..] {
-        running.finish(id);
-    }
-    assert_eq!(running.in_flight().await, 1);
-    assert_eq!(running.ids().len(), first, "nothing new while one is open");
-    running.finish("a");
-    running.until_seen(first + 1).await;
+    running.until_seen(8).await;
+    running.finish("h");
+    running.until_saved(Some(1)).await;
 }
 
 async fn a_restart_goes_on_after_the_checkpoint(rig: Rig) {
