@@ -119,7 +119,7 @@ impl Planner {
         };
         let time = |time| self.scaled(at, time);
         Some(FlightPlan {
-            drone_id: reservation.drone_id.clone(),
+            drone_id: reservation.drone_id.to_string(),
             pickup,
             drop_off,
             takes_off_at: time(reservation.from).max(later(at, MOMENT)),

@@ -4,14 +4,27 @@
 //! A field's number is its place in the array and never changes its meaning; a field that is added later gets the next
 //! number and is an `Option` or has a default, so that what an older program wrote can be read.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
+use uuid::Uuid;
 
 /// The bytes of a value.
 #[must_use]
 pub fn encode<T: Encode<()>>(value: &T) -> Bytes {
-    // Writing to memory cannot fail; nothing would be refused as damaged when it is read, never taken for a value.
-    minicbor::to_vec(value).unwrap_or_default().into()
+    thread_local! {
+        /// Grows to what a value takes once, not for every value.
+        static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.clear();
+        // Writing to memory cannot fail; nothing would be refused as damaged when it is read, never taken for a value.
+        match minicbor::encode(value, &mut *scratch) {
+            Ok(()) => Bytes::copy_from_slice(scratch),
+            Err(_) => Bytes::new(),
+        }
+    })
 }
 
 /// The value of some bytes.
@@ -20,6 +33,13 @@ pub fn encode<T: Encode<()>>(value: &T) -> Bytes {
 /// When they are no such value.
 pub fn decode<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, minicbor::decode::Error> {
     minicbor::decode(bytes)
+}
+
+/// The UUID that a text is, when it is written the way we write them: then 16 bytes stand for the whole text.
+#[must_use]
+pub fn uuid_of(text: &str) -> Option<Uuid> {
+    let uuid = Uuid::try_parse(text).ok()?;
+    (uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text).then_some(uuid)
 }
 
 /// Times as milliseconds since the epoch.

@@ -4,8 +4,10 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use minicbor::data::Type;
 use minicbor::{Decode, Decoder, Encode, Encoder, decode, encode};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::compact;
 use super::time::Timestamp;
@@ -24,7 +26,7 @@ impl DeliveryId {
     /// A fresh id that sorts by the time it was made.
     #[must_use]
     pub fn generate() -> Self {
-        Self(uuid::Uuid::now_v7().to_string().into())
+        Uuid::now_v7().into()
     }
 
     /// Takes a caller's id over.
@@ -42,6 +44,12 @@ impl DeliveryId {
     }
 }
 
+impl From<Uuid> for DeliveryId {
+    fn from(uuid: Uuid) -> Self {
+        Self((&*uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer())).into())
+    }
+}
+
 impl TryFrom<String> for DeliveryId {
     type Error = InvalidId;
     fn try_from(text: String) -> Result<Self, InvalidId> {
@@ -51,12 +59,19 @@ impl TryFrom<String> for DeliveryId {
 
 impl<C> Encode<C> for DeliveryId {
     fn encode<W: encode::Write>(&self, encoder: &mut Encoder<W>, _: &mut C) -> Result<(), encode::Error<W::Error>> {
-        encoder.str(&self.0).map(drop)
+        match compact::uuid_of(&self.0) {
+            Some(uuid) => encoder.bytes(uuid.as_bytes()).map(drop),
+            None => encoder.str(&self.0).map(drop),
+        }
     }
 }
 
 impl<'b, C> Decode<'b, C> for DeliveryId {
     fn decode(decoder: &mut Decoder<'b>, _: &mut C) -> Result<Self, decode::Error> {
+        if decoder.datatype()? == Type::Bytes {
+            let uuid = Uuid::from_slice(decoder.bytes()?).map_err(decode::Error::message)?;
+            return Ok(uuid.into());
+        }
         Self::parse(decoder.str()?).map_err(decode::Error::message)
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::body::{self, MediaType};
-use super::ingestion::{Caller, Ingestion, derived_id, detached};
+use super::ingestion::{Caller, Ingestion, detached};
 use super::problem::{Kind, Problem};
 use crate::actors::writer::WriteError;
 use crate::domain::time::{self, Timestamp};
@@ -133,7 +133,7 @@ fn one(
 ) -> Result<(DeliveryId, u32, Vec<u8>), Problem> {
     let draft = Ingestion::read_draft(item, now)?;
     let id = match caller.derived {
-        Some(key) => derived_id(Uuid::new_v5(&key, &index.to_be_bytes()))?,
+        Some(key) => Uuid::new_v5(&key, &index.to_be_bytes()).into(),
         None => DeliveryId::generate(),
     };
     let ready = ingestion.ready(id, draft, now, caller.trace.clone());

@@ -53,7 +53,7 @@ impl<'a> View<'a> {
             reason: workflow.reason.as_ref(),
             accepted_at: workflow.accepted_at,
             updated_at: workflow.updated_at,
-            drone_id: workflow.reservation.as_ref().map(|r| r.drone_id.as_str()),
+            drone_id: workflow.reservation.as_ref().map(|r| &*r.drone_id),
             change_refused: workflow.change_refused.as_ref(),
             steps: steps.collect(),
             request: &workflow.request,

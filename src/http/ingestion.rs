@@ -182,7 +182,7 @@ impl Ingestion {
         now: Timestamp,
         trace: Option<String>,
     ) -> Result<HttpResponse, Problem> {
-        let id = derived_id(uuid)?;
+        let id = DeliveryId::from(uuid);
         let (key, fingerprint) = (format!("idempotency/post/{id}"), draft.fingerprint());
         if self.claim(&key, &fingerprint).await? == Claimed::Done {
             return Ok(accepted(&id, true));
@@ -286,10 +286,6 @@ where
         tracing::error!(%error, "a call ended early");
         Err(Problem::new(Kind::Internal, "the call could not be carried out"))
     })
-}
-
-pub(super) fn derived_id(uuid: Uuid) -> Result<DeliveryId, Problem> {
-    DeliveryId::parse(&uuid.to_string()).map_err(|error| Problem::new(Kind::Internal, error.to_string()))
 }
 
 fn accepted(id: &DeliveryId, replayed: bool) -> HttpResponse {

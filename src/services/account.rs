@@ -61,7 +61,7 @@ impl Account {
 
 #[must_use]
 pub fn key(id: &str) -> String {
-    format!("account/{id}")
+    ["account/", id].concat()
 }
 
 pub struct AccountService {

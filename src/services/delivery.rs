@@ -123,7 +123,7 @@ impl Delivery {
             drop_off_location: request.drop_off_location,
             pickup_time: request.pickup_time,
             deadline: request.deadline,
-            drone_id: order.reservation.as_ref().map(|reservation| reservation.drone_id.clone()),
+            drone_id: order.reservation.as_ref().map(|reservation| reservation.drone_id.to_string()),
             expedited: request.expedited,
             confirmation_required: request.confirmation_required,
             stage: Stage::Created,
@@ -165,11 +165,11 @@ impl Delivery {
 }
 
 fn key(id: &str) -> String {
-    format!("delivery/{id}")
+    ["delivery/", id].concat()
 }
 
 fn list(owner: &str) -> String {
-    format!("owner/{owner}")
+    ["owner/", owner].concat()
 }
 
 pub struct DeliveryService {

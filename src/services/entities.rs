@@ -21,7 +21,7 @@ pub const ROUNDS: u32 = 16;
 /// The key that says that this step of this delivery was cancelled.
 #[must_use]
 pub fn tomb(step: StepName, id: &DeliveryId) -> String {
-    format!("tomb/{}/{id}", step.as_str())
+    ["tomb/", step.as_str(), "/", id.as_str()].concat()
 }
 
 /// Adds the mark of a cancelled step to what undoes it. It is kept for longer than any stream keeps a request, so that

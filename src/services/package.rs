@@ -36,7 +36,7 @@ impl Package {
 }
 
 fn key(id: &str) -> String {
-    format!("package/{id}")
+    ["package/", id].concat()
 }
 
 pub struct PackageService {

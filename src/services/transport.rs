@@ -28,7 +28,7 @@ pub struct Booking {
 }
 
 fn key(id: &DeliveryId) -> String {
-    format!("thirdparty/{id}")
+    ["thirdparty/", id.as_str()].concat()
 }
 
 pub struct TransportService {

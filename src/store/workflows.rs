@@ -33,13 +33,13 @@ pub struct Workflows {
 }
 
 fn key(id: &str) -> String {
-    format!("workflow/{id}")
+    ["workflow/", id].concat()
 }
 fn status_set(status: Status) -> String {
-    format!("workflows/status/{}", status.as_str())
+    ["workflows/status/", status.as_str()].concat()
 }
 fn owner_set(owner: &str) -> String {
-    format!("workflows/owner/{owner}")
+    ["workflows/owner/", owner].concat()
 }
 
 /// A member sorts by time and leads to its record.

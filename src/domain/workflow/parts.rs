@@ -1,5 +1,7 @@
 //! What a workflow is made of: its steps and their states, the reasons things end, and what steps give to each other.
 
+use std::sync::Arc;
+
 use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
@@ -233,8 +235,8 @@ pub struct Route {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
 #[serde(rename_all = "camelCase")]
 pub struct Reservation {
-    #[n(0)]
-    pub drone_id: String,
+    #[cbor(n(0), with = "compact::text")]
+    pub drone_id: Arc<str>,
     /// From leaving its home to being back there.
     #[cbor(n(1), with = "compact::millis")]
     pub from: Timestamp,

@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::calendar::{BUCKET, Span};
 use crate::domain::DeliveryId;
+use crate::domain::compact::uuid_of;
 use crate::services::entities::damaged;
 use crate::store::StoreError;
 
@@ -52,8 +53,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 fn name_of(id: &DeliveryId) -> Vec<u8> {
-    let uuid = Uuid::try_parse(id.as_str()).ok();
-    match uuid.filter(|uuid| uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == id.as_str()) {
+    match uuid_of(id.as_str()) {
         Some(uuid) => [&[IS_UUID], uuid.as_bytes().as_slice()].concat(),
         // An id has 64 characters at most.
         None => [&[u8::try_from(id.as_str().len()).unwrap_or(u8::MAX)], id.as_str().as_bytes()].concat(),
@@ -62,7 +62,7 @@ fn name_of(id: &DeliveryId) -> Vec<u8> {
 
 fn id_of(name: &[u8]) -> Option<DeliveryId> {
     match name.split_first()? {
-        (&IS_UUID, uuid) => DeliveryId::parse(&Uuid::from_slice(uuid).ok()?.to_string()).ok(),
+        (&IS_UUID, uuid) => Uuid::from_slice(uuid).ok().map(DeliveryId::from),
         (_, text) => DeliveryId::parse(std::str::from_utf8(text).ok()?).ok(),
     }
 }

@@ -56,7 +56,7 @@ pub struct DroneService {
 }
 
 fn resv(id: &DeliveryId) -> String {
-    format!("resv/{id}")
+    ["resv/", id.as_str()].concat()
 }
 
 /// What is to be written for one order, if nothing changes until then.

@@ -69,7 +69,7 @@ impl Trip {
     pub fn reservation(&self) -> Reservation {
         let time = |second: i64| from_millis(second * 1000);
         Reservation {
-            drone_id: self.drone.to_string(),
+            drone_id: self.drone.clone(),
             from: time(self.span.from),
             until: time(self.span.until),
             pickup_at: time(self.pickup_at),

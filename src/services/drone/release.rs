@@ -7,7 +7,7 @@ impl Reserved {
     fn of(reservation: &Reservation) -> Self {
         let second = |time: crate::domain::time::Timestamp| time.as_millisecond().div_euclid(1000);
         let span = Span { from: second(reservation.from), until: second(reservation.until) };
-        Self { drone: reservation.drone_id.as_str().into(), span }
+        Self { drone: reservation.drone_id.clone(), span }
     }
 }
 

@@ -9,6 +9,7 @@
 //! counted once when it is first asked for and kept up to date from then on.
 
 mod committer;
+mod keys;
 mod overlay;
 mod tables;
 
@@ -23,8 +24,9 @@ use bytes::Bytes;
 use fjall::PersistMode;
 
 use self::committer::Committer;
+use self::keys::{expiry_key, split_expiry};
 use self::overlay::Overlay;
-use self::tables::{Stored, Tables, expiry_key, split_expiry};
+use self::tables::{Held, Place, Tables};
 use super::{Outcome, Scan, State, StoreError, Txn, Write};
 use crate::domain::time::now_millis;
 
@@ -226,9 +228,10 @@ impl Writer {
             if expires > now || batch.len() >= most {
                 break expires;
             }
-            let values = tables.values(key);
-            if values.get(key)?.and_then(Stored::decode).is_some_and(|stored| stored.expires == expires) {
-                batch.remove(values, key);
+            let place = Place::of(key);
+            let values = tables.values(&place);
+            if values.get(&place.name)?.and_then(Held::read).is_some_and(|held| held.expires == expires) {
+                batch.remove(values, place.name);
             }
             batch.remove(&tables.expiry, entry);
         };

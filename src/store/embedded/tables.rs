@@ -2,15 +2,15 @@
 //!
 //! - `values` and `values-workflow`, `values-delivery` and so on: key → 8 bytes of expiry (milliseconds since the
 //!   epoch, 0 for never), then the value. A key's kind is what stands before its first slash; the kinds that every
-//!   workflow writes have a keyspace each. Ids grow with time, so a kind's tables hardly overlap and are moved down
-//!   instead of merged; and to look for a tombstone where there is none costs next to nothing.
+//!   workflow writes have a keyspace each, whose keys go without the kind's name. Ids grow with time, so a kind's tables
+//!   hardly overlap and are moved down instead of merged; and to look for a tombstone where there is none costs next to
+//!   nothing.
 //! - `members` and `members-status`: set, a zero byte, member → nothing. Names of sets hold no zero byte. The sets of
 //!   workflows by their status have a keyspace of their own for the same reason: they grow at their ends. One member
 //!   is looked for only to keep the sizes of sets, so there are no filters.
 //! - `expiry`: 8 bytes of expiry, key → nothing: what is to be purged when. An entry says nothing by itself: the
 //!   value may have been written again since, with another expiry.
 
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use fjall::compaction::Leveled;
 use fjall::config::{FilterPolicy, PinningPolicy};
 use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Slice};
 
+use super::keys::{member_key, range_of, value_key};
 use crate::store::Scan;
 
 const MIB: u64 = 1024 * 1024;
@@ -57,11 +58,34 @@ pub(super) struct Tables {
     all: Vec<(Keyspace, u64)>,
 }
 
+/// Where a value is.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    /// Its number in [`KINDS`], or one more.
+    kind: usize,
+    pub name: Slice,
+}
+
+impl Place {
+    pub fn of(key: &str) -> Self {
+        let named = |(kind, _): &(&str, u64)| key.strip_prefix(kind)?.strip_prefix('/');
+        let of_kind = KINDS.iter().enumerate().find_map(|(number, kind)| Some((number, named(kind)?)));
+        let (kind, name) = of_kind.unwrap_or((KINDS.len(), key));
+        Self { kind, name: value_key(name) }
+    }
+}
+
 /// A value and when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stored {
     pub expires: u64,
     pub value: Bytes,
+}
+
+/// A value as it lies in its table.
+pub(super) struct Held {
+    pub expires: u64,
+    raw: Slice,
 }
 
 impl Tables {
@@ -97,20 +121,20 @@ impl Tables {
     /// The values of the keys at one moment: never half of a commit.
     pub fn get(&self, keys: &[String], now: u64) -> fjall::Result<Vec<Option<Bytes>>> {
         let snapshot = self.db.snapshot();
-        keys.iter()
-            .map(|key| Ok(alive(snapshot.get(self.values(key.as_bytes()), key)?, now).map(|stored| stored.value)))
-            .collect()
+        let get = |key: &String| {
+            let place = Place::of(key);
+            let held = alive(snapshot.get(self.values(&place), &place.name)?, now);
+            Ok(held.map(|held| Bytes::copy_from_slice(held.value())))
+        };
+        keys.iter().map(get).collect()
     }
 
-    pub fn value(&self, key: &str, now: u64) -> fjall::Result<Option<Stored>> {
-        Ok(alive(self.values(key.as_bytes()).get(key)?, now))
+    pub fn value(&self, place: &Place, now: u64) -> fjall::Result<Option<Held>> {
+        Ok(alive(self.values(place).get(&place.name)?, now))
     }
 
-    /// The keyspace of a key.
-    pub fn values(&self, key: &[u8]) -> &Keyspace {
-        let kind = key.split(|byte| *byte == b'/').next().unwrap_or_default();
-        let number = KINDS.iter().position(|(name, _)| name.as_bytes() == kind).unwrap_or(KINDS.len());
-        &self.values[number]
+    pub fn values(&self, place: &Place) -> &Keyspace {
+        &self.values[place.kind]
     }
 
     /// The keyspace of a set's members.
@@ -121,7 +145,7 @@ impl Tables {
     pub fn scan(&self, scan: &Scan) -> fjall::Result<Vec<Bytes>> {
         let Some(range) = range_of(scan) else { return Ok(Vec::new()) };
         let skip = scan.set.len() + 1;
-        let member = |entry: fjall::Guard| Ok(Bytes::from(entry.key()?).slice(skip..));
+        let member = |entry: fjall::Guard| Ok(Bytes::copy_from_slice(entry.key()?.get(skip..).unwrap_or_default()));
         let range = self.members(&scan.set).range(range);
         if scan.backwards {
             range.rev().take(scan.limit).map(member).collect()
@@ -153,63 +177,31 @@ impl Tables {
     }
 }
 
-pub(super) fn member_key(set: &str, member: &[u8]) -> Vec<u8> {
-    [set.as_bytes(), &[0], member].concat()
-}
-
-pub(super) fn expiry_key(expires: u64, key: &[u8]) -> Vec<u8> {
-    [&expires.to_be_bytes(), key].concat()
-}
-
-/// The two parts of a key of `expiry`.
-pub(super) fn split_expiry(entry: &[u8]) -> Option<(u64, &[u8])> {
-    entry.split_first_chunk().map(|(expires, key)| (u64::from_be_bytes(*expires), key))
-}
-
 impl Stored {
     pub fn encode(&self) -> Vec<u8> {
         [&self.expires.to_be_bytes(), &*self.value].concat()
     }
 
-    pub fn decode(raw: Slice) -> Option<Self> {
-        let raw = Bytes::from(raw);
-        let expires = u64::from_be_bytes(*raw.first_chunk()?);
-        Some(Self { expires, value: raw.slice(8..) })
-    }
-
     pub fn is_alive(&self, now: u64) -> bool {
-        self.expires == 0 || self.expires > now
+        is_alive(self.expires, now)
     }
 }
 
-fn alive(raw: Option<Slice>, now: u64) -> Option<Stored> {
-    raw.and_then(Stored::decode).filter(|stored| stored.is_alive(now))
+impl Held {
+    pub fn read(raw: Slice) -> Option<Self> {
+        let expires = u64::from_be_bytes(*raw.first_chunk()?);
+        Some(Self { expires, raw })
+    }
+
+    pub fn value(&self) -> &[u8] {
+        &self.raw[8..]
+    }
 }
 
-type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-
-/// The keys of `members` that a scan asks for; none when there can be none.
-fn range_of(scan: &Scan) -> Option<KeyRange> {
-    let from = member_key(&scan.set, &scan.prefix);
-    let to = behind_prefix(&from);
-    let after = scan.after.as_ref().map(|after| member_key(&scan.set, after));
-    let (lower, upper) = match after {
-        Some(after) if scan.backwards => (Bound::Included(from), Bound::Excluded(after.min(to))),
-        Some(after) if after >= from => (Bound::Excluded(after), Bound::Excluded(to)),
-        _ => (Bound::Included(from), Bound::Excluded(to)),
-    };
-    let (Bound::Included(low) | Bound::Excluded(low), Bound::Excluded(high)) = (&lower, &upper) else { return None };
-    (low < high).then_some((lower, upper))
+fn is_alive(expires: u64, now: u64) -> bool {
+    expires == 0 || expires > now
 }
 
-/// The first key behind all that begin with `prefix`, which holds a byte below 255 (the zero behind the set's name).
-fn behind_prefix(prefix: &[u8]) -> Vec<u8> {
-    let mut behind = prefix.to_vec();
-    while behind.last() == Some(&u8::MAX) {
-        behind.pop();
-    }
-    if let Some(last) = behind.last_mut() {
-        *last += 1;
-    }
-    behind
+fn alive(raw: Option<Slice>, now: u64) -> Option<Held> {
+    raw.and_then(Held::read).filter(|held| is_alive(held.expires, now))
 }

@@ -30,7 +30,7 @@ pub use self::recovery::{Recovery, Torn};
 use super::{AppendError, Bounds, From, ReadError, Stream, StreamReader, Streams};
 use crate::store::embedded::EmbeddedState;
 
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 const STATUS: u32 = u32::MAX - 2;
 const DEAD_LETTERS: u32 = u32::MAX - 1;
 /// Positions in a segment are 32 bits wide, and the last group may go past this.

@@ -77,7 +77,7 @@ async fn removing_leaves_nothing_and_takes_nothing_else(state: SharedState) {
     assert_eq!(fleet(&services).await, [""; 0]);
     assert_eq!(services.account.get("contoso").await.unwrap(), None);
     assert!(services.account.get("fabrikam").await.unwrap().is_some(), "the operator's own");
-    for drone in [&drone, &reservation.drone_id] {
+    for drone in [&*drone, &*reservation.drone_id] {
         assert_eq!(services.drone.reservations(drone, None, 10).await.unwrap().items, []);
     }
     for set in ["demo/items", "flights", "drones"] {

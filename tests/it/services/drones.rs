@@ -46,7 +46,7 @@ async fn the_nearest_of_the_free_is_taken(state: SharedState) {
 }
 
 async fn service_all(service: &dyn Service, orders: &[Order]) -> Vec<String> {
-    service.execute(orders).await.into_iter().map(|answer| reserved(answer).drone_id).collect()
+    service.execute(orders).await.into_iter().map(|answer| reserved(answer).drone_id.to_string()).collect()
 }
 
 async fn far_ones_help_out(state: SharedState) {
@@ -60,11 +60,11 @@ async fn the_earliest_pickup_wins(state: SharedState) {
     let service = services(&state).drone;
     service.put_drones(&[drone("near", PICKUP), drone("next", north(PICKUP, 1.0))]).await.unwrap();
     let first = reserved(execute(&*service, &order("a")).await);
-    assert_eq!((first.drone_id.as_str(), first.pickup_at >= order("a").request.pickup_time), ("near", true));
-    assert_eq!(reserved(execute(&*service, &order("b")).await).drone_id, "next");
+    assert_eq!((&*first.drone_id, first.pickup_at >= order("a").request.pickup_time), ("near", true));
+    assert_eq!(&*reserved(execute(&*service, &order("b")).await).drone_id, "next");
     // Both are taken now; the nearer one is back earlier.
     let third = reserved(execute(&*service, &order("c")).await);
-    assert_eq!(third.drone_id, "near");
+    assert_eq!(&*third.drone_id, "near");
     assert_eq!(third.from, first.until);
 }
 
@@ -118,7 +118,7 @@ async fn grounded_ones_get_nothing(state: SharedState) {
     service.put_drones(&[Drone { status: DroneStatus::Grounded, ..drone("d", PICKUP) }]).await.unwrap();
     assert_eq!(code(execute(&*service, &order("b")).await), ReasonCode::NoDroneBeforeDeadline);
     // What it has it keeps, and can give back.
-    assert_eq!(reserved(execute(&*service, &order("a")).await).drone_id, "d");
+    assert_eq!(&*reserved(execute(&*service, &order("a")).await).drone_id, "d");
     cancel(&*service, &order("a")).await.unwrap();
     assert!(service.reservations("d", None, 10).await.unwrap().items.is_empty());
 }
@@ -130,14 +130,14 @@ async fn payload_and_range_are_respected(state: SharedState) {
     service.put_drones(&[weak, short]).await.unwrap();
     assert_eq!(code(execute(&*service, &order("a")).await), ReasonCode::NoDroneBeforeDeadline);
     service.put_drones(&[drone("able", north(PICKUP, 2.0))]).await.unwrap();
-    assert_eq!(reserved(execute(&*service, &order("a")).await).drone_id, "able");
+    assert_eq!(&*reserved(execute(&*service, &order("a")).await).drone_id, "able");
 }
 
 async fn a_new_drone_is_known_at_once(state: SharedState) {
     let service = services(&state).drone;
     assert_eq!(code(execute(&*service, &order("a")).await), ReasonCode::NoDroneBeforeDeadline);
     service.put_drones(&[drone("d", PICKUP)]).await.unwrap();
-    assert_eq!(reserved(execute(&*service, &order("a")).await).drone_id, "d");
+    assert_eq!(&*reserved(execute(&*service, &order("a")).await).drone_id, "d");
     service.delete_drone("d").await.unwrap();
     assert_eq!(code(execute(&*service, &order("b")).await), ReasonCode::NoDroneBeforeDeadline);
 }
@@ -248,7 +248,7 @@ async fn a_large_fleet_is_filled_to_the_last(state: SharedState) {
     let orders: Vec<Order> = (0..70).map(|n| urgent(&format!("o-{n}"))).collect();
     let answers = service.execute(&orders).await;
     let taken: HashSet<String> =
-        answers.iter().filter_map(|a| a.clone().ok()).map(|a| reserved(Ok(a)).drone_id).collect();
+        answers.iter().filter_map(|a| a.clone().ok()).map(|a| reserved(Ok(a)).drone_id.to_string()).collect();
     assert_eq!((taken.len(), answers.iter().filter(|answer| answer.is_ok()).count()), (60, 60));
     assert!(answers[..60].iter().all(Result::is_ok), "in the order of arrival");
     let again = services(&state).drone;

@@ -76,7 +76,7 @@ async fn two_that_race_never_overlap(state: SharedState) {
         for n in 0..200 {
             let id = DeliveryId::parse(&format!("o-{n}")).unwrap();
             let reservation = one.reservation(&id).await.unwrap();
-            assert_eq!(reservation.as_ref().map(|r| &r.drone_id), booked.get(&id), "{id}");
+            assert_eq!(reservation.as_ref().map(|r| &*r.drone_id), booked.get(&id).map(String::as_str), "{id}");
             assert!(!(gone.contains(&id) && reservation.is_some()), "{id} was cancelled");
         }
     }
