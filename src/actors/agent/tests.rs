@@ -82,3 +82,29 @@ async fn next(answers: &mut mpsc::UnboundedReceiver<Answers>) -> Answer {
     let answers = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("an answer").unwrap();
     answers.answers[0].1.clone()
 }
+
+/// While a call is under way few orders wait for more. How many there are counts, not how many are of one kind.
+#[actix::test]
+async fn one_order_to_undo_beside_many_to_do_does_not_wait() {
+    let settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
+    let many = settings.batch;
+    let mut agent = Agent::new(Arc::new(Idle), settings, Alerts::default(), Lifeline::unwatched());
+    let pending = |call| Pending {
+        order: one_order().0.orders.remove(0),
+        call,
+        attempts: 1,
+        complete_by: now(),
+        time: SHORTEST,
+        step: StepName::Package,
+        reply: None,
+    };
+    agent.calls.push(Box::pin(std::future::pending()));
+    // As if it had been begun only now, however long this test takes.
+    agent.called = Instant::now() + Duration::from_secs(60);
+    agent.enqueue(pending(Call::Cancel));
+    assert!(agent.gather().is_none(), "one waits for more");
+    (0..many).for_each(|_| agent.enqueue(pending(Call::Execute)));
+    let calls = |batch: Option<Vec<Pending>>| batch.unwrap().iter().map(|p| p.call).collect::<Vec<_>>();
+    assert_eq!(calls(agent.gather()), [Call::Cancel], "to undo goes first");
+    assert_eq!(calls(agent.gather()), vec![Call::Execute; many]);
+}

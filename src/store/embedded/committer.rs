@@ -129,3 +129,33 @@ fn catch_up(shared: &Arc<Shared>, asked: &mut usize) -> Result<(), StoreError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Answer = oneshot::Receiver<Result<Vec<Outcome>, StoreError>>;
+
+    fn commit(count: usize) -> (Commit, Answer) {
+        let (done, answer) = oneshot::channel();
+        (Commit { txns: vec![Txn::new(); count], done }, answer)
+    }
+
+    #[test]
+    fn a_group_is_bounded_and_leaves_out_what_nobody_waits_for() {
+        let (sender, mut waiting) = mpsc::unbounded_channel();
+        let (first, _hears) = commit(2);
+        let mut hear = Vec::new();
+        for count in [3, 5, 7, 9] {
+            let (commit, answer) = commit(count);
+            assert!(sender.send(commit).is_ok());
+            // The second one's caller is gone.
+            hear.extend((count != 5).then_some(answer));
+        }
+        let (txns, callers) = gather(first, &mut waiting, 12);
+        assert_eq!((txns.len(), callers.iter().map(|(count, _)| *count).collect::<Vec<_>>()), (12, vec![2, 3, 7]));
+        let (first, _hears) = commit(1);
+        let (txns, callers) = gather(first, &mut waiting, usize::MAX);
+        assert_eq!((txns.len(), callers.len()), (10, 2), "behind a stalled disk all that waits is answered at once");
+    }
+}

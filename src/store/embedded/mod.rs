@@ -261,3 +261,27 @@ fn reason(error: &fjall::Error) -> String {
         error => format!("{error:?}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What ends must be purged faster than it can come, also when it comes in large groups.
+    #[tokio::test]
+    async fn a_large_commit_purges_more_than_it_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = EmbeddedState::open(folder.path()).unwrap();
+        let ending = |n: u32| Txn::new().put_for(format!("tomb/{n}"), "1", Duration::from_millis(1));
+        let outlasting = |n: u32| Txn::new().put(format!("tomb/kept-{n}"), "1");
+        let left = |state: &EmbeddedState| state.shared.read(|tables| tables.expiry.len()).unwrap();
+        state.commit((0..1_500).map(ending).collect()).await.unwrap();
+        assert_eq!(left(&state), 1_500);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        state.commit((0..500).map(outlasting).collect()).await.unwrap();
+        assert!(left(&state) <= 1_000, "{}", left(&state));
+        state.commit((0..500).map(outlasting).collect()).await.unwrap();
+        assert_eq!(left(&state), 0);
+        let keys = ["tomb/7", "tomb/kept-7"].map(str::to_owned);
+        assert_eq!(state.get(&keys).await.unwrap(), [None, Some(Bytes::from_static(b"1"))]);
+    }
+}
