@@ -172,7 +172,7 @@ impl Compensator {
             call: Call::Cancel,
             orders: vec![order_of(&record.workflow)],
             complete_by: later(now(), self.parts.settings.try_for),
-            reply: ctx.address().recipient(),
+            reply: Arc::new(ctx.address().recipient()),
         };
         // model: CancelStep
         self.parts.agents.send(orders);

@@ -1,5 +1,7 @@
 //! What is said to an agent and what it answers.
 
+use std::sync::Arc;
+
 use actix::prelude::*;
 use serde::Serialize;
 
@@ -26,7 +28,8 @@ pub struct Orders {
     pub orders: Vec<Order>,
     /// After this no further try is made.
     pub complete_by: Timestamp,
-    pub reply: Recipient<Answers>,
+    /// Shared by all orders of one sender: a recipient is not cheap to make or to clone.
+    pub reply: Arc<Recipient<Answers>>,
 }
 
 impl Drop for Orders {

@@ -11,7 +11,6 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -53,7 +52,6 @@ struct Pending {
     /// What it had until then when it came.
     time: Duration,
     step: StepName,
-    /// Shared by those that came together: a recipient is not cheap to clone.
     reply: Option<Sender>,
 }
 
@@ -307,11 +305,11 @@ impl Agent {
 struct Replies(Vec<(Sender, Vec<(DeliveryId, Answer)>)>);
 
 /// Who sent orders, and gets their answers.
-type Sender = Rc<Recipient<Answers>>;
+type Sender = Arc<Recipient<Answers>>;
 
 impl Replies {
     fn push(&mut self, reply: &Sender, id: DeliveryId, answer: Answer) {
-        let is_it = |known: &Sender| Rc::ptr_eq(known, reply) || known == reply;
+        let is_it = |known: &Sender| Arc::ptr_eq(known, reply) || known == reply;
         match self.0.iter_mut().rev().find(|(known, _)| is_it(known)) {
             Some((_, answers)) => answers.push((id, answer)),
             None => self.0.push((reply.clone(), vec![(id, answer)])),
@@ -359,9 +357,8 @@ impl Handler<Orders> for Agent {
     fn handle(&mut self, mut orders: Orders, _: &mut Context<Self>) {
         let (call, complete_by) = (orders.call, orders.complete_by);
         let time = Duration::try_from(complete_by.duration_since(now())).unwrap_or_default().max(SHORTEST);
-        let reply = Rc::new(orders.reply.clone());
         for order in std::mem::take(&mut orders.orders) {
-            let (step, reply) = (self.seen.service, Some(reply.clone()));
+            let (step, reply) = (self.seen.service, Some(orders.reply.clone()));
             self.enqueue(Pending { order, call, attempts: 1, complete_by, time, step, reply });
         }
         self.pump();

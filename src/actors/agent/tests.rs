@@ -73,7 +73,7 @@ fn one_order() -> (Orders, mpsc::UnboundedReceiver<Answers>) {
         call: Call::Execute,
         orders: vec![order],
         complete_by: now(),
-        reply: Asker(answered).start().recipient(),
+        reply: Arc::new(Asker(answered).start().recipient()),
     };
     (orders, answers)
 }

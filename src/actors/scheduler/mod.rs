@@ -92,6 +92,8 @@ enum Told {
 pub struct Scheduler {
     parts: Parts,
     finished: Recipient<Finished>,
+    /// Where the agents answer.
+    reply: Option<Arc<Recipient<Answers>>>,
     active: Map<DeliveryId, Active>,
     /// Whose records are to be loaded next.
     arrivals: Vec<DeliveryId>,
@@ -137,6 +139,7 @@ impl Scheduler {
         Self {
             parts,
             finished,
+            reply: None,
             active: Map::default(),
             arrivals: Vec::new(),
             loading: false,
@@ -241,12 +244,12 @@ impl Scheduler {
         }
     }
 
-    fn order(&self, ready: Ready, ctx: &mut Context<Self>) {
+    fn order(&mut self, ready: Ready, ctx: &mut Context<Self>) {
         for (call, by_step) in [(Call::Execute, ready.execute), (Call::Change, ready.change)] {
             for (step, orders) in StepName::ALL.into_iter().zip(by_step) {
                 if let Some(complete_by) = orders.iter().map(|(_, by)| *by).max() {
                     let orders = orders.into_iter().map(|(order, _)| order).collect();
-                    let reply = ctx.address().recipient();
+                    let reply = self.reply.get_or_insert_with(|| Arc::new(ctx.address().recipient())).clone();
                     self.parts.agents.send(Orders { step, call, orders, complete_by, reply });
                 }
             }
