@@ -232,18 +232,18 @@ impl Reader {
         ctx.run_later(Backoff::ENGINE.pause(self.failures), Self::pull);
     }
 
-    /// Hands entries to the flow until the window is full. An engine may give more at once than there is room for: the
-    /// rest waits here, unparsed.
+    /// Hands operations to the flow as far as there is room. An engine may give more entries at once than that: they wait
+    /// here unparsed, but for the rest of the one that was begun.
     fn hand_on(&mut self, ctx: &mut Context<Self>) {
         let Some(Begin { flow, checkpointer }) = &self.begun else { return };
         let (flow, checkpointer) = (flow.clone(), checkpointer.clone());
         let mut room = self.room();
         let mut works = Vec::with_capacity(room.min(self.rest.len()));
         loop {
-            let now = self.rest.len().min(room);
-            works.extend(self.rest.drain(..now));
-            room -= now;
-            self.seen.in_flight += now;
+            let fitting = self.rest.len().min(room);
+            works.extend(self.rest.drain(..fitting));
+            room -= fitting;
+            self.seen.in_flight += fitting;
             if room == 0 {
                 break;
             }

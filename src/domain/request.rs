@@ -198,4 +198,20 @@ mod tests {
         assert!(DeliveryId::parse(&"x".repeat(64)).is_ok());
         assert!(serde_json::from_str::<DeliveryId>("\"a/b\"").is_err());
     }
+
+    #[test]
+    fn an_id_is_kept_short_and_what_was_kept_as_text_is_read() {
+        let uuid = "01a1ed75-df5b-73b3-b91a-50778ced0fd6";
+        for (text, bytes) in [(uuid.to_owned(), 17), (uuid.to_uppercase(), 38), ("order-4711".to_owned(), 11)] {
+            let id = DeliveryId::parse(&text).unwrap();
+            let kept = compact::encode(&id);
+            assert_eq!((kept.len(), compact::decode::<DeliveryId>(&kept).unwrap()), (bytes, id.clone()), "{text}");
+            let as_text = minicbor::to_vec(&text).unwrap();
+            assert_eq!(compact::decode::<DeliveryId>(&as_text).unwrap(), id, "{text}");
+        }
+        assert!(
+            compact::decode::<DeliveryId>(&minicbor::to_vec(minicbor::bytes::ByteVec::from(vec![1; 15])).unwrap())
+                .is_err()
+        );
+    }
 }

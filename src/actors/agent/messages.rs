@@ -28,7 +28,7 @@ pub struct Orders {
     pub orders: Vec<Order>,
     /// After this no further try is made.
     pub complete_by: Timestamp,
-    /// Shared by all orders of one sender: a recipient is not cheap to make or to clone.
+    /// Shared, because a recipient is not cheap to make or to clone.
     pub reply: Arc<Recipient<Answers>>,
 }
 

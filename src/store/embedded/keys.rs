@@ -85,10 +85,23 @@ mod tests {
         prop_oneof![uuid(), behind, uuid().prop_map(|uuid| uuid.to_uppercase()), bytes, "[a-zé/0-9-]{1,40}"]
     }
 
+    /// The name that a key was made of.
+    fn name_of(key: &[u8]) -> String {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        match key.split_last().unwrap() {
+            (&TEXT, name) => text(name),
+            (_, name) => {
+                let (before, uuid) = name.split_last_chunk::<16>().unwrap();
+                text(before) + &Uuid::from_bytes(*uuid).to_string()
+            }
+        }
+    }
+
     proptest! {
+        /// So no two names have the same key.
         #[test]
-        fn two_names_have_two_keys(one in names(), other in names()) {
-            prop_assert_eq!(one == other, value_key(&one) == value_key(&other));
+        fn a_key_leads_back_to_its_name(name in names()) {
+            prop_assert_eq!(name_of(&value_key(&name)), name);
         }
     }
 
