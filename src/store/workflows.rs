@@ -19,6 +19,8 @@ pub struct Stored {
     pub workflow: Box<Workflow>,
     /// What the store holds; none for a record that is not written yet.
     pub seen: Option<Seen>,
+    /// It was sent to the store and no answer came: it may be there.
+    unanswered: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -92,15 +94,18 @@ impl Workflows {
     ///
     /// # Errors
     /// When the store is away; then any of them may have been written, and all are to be loaded again or written
-    /// again: the same bytes once more are not a conflict.
+    /// again: the same bytes once more are then not a conflict.
     pub async fn save(&self, records: &mut [&mut Stored]) -> Result<Vec<Outcome>, StoreError> {
         let encoded: Vec<Bytes> = records.iter().map(|r| compact::encode(&*r.workflow)).collect();
         let txns = records.iter().zip(&encoded).map(|(record, bytes)| record.txn(bytes.clone())).collect();
+        let repeated: Vec<bool> =
+            records.iter_mut().map(|record| std::mem::replace(&mut record.unanswered, true)).collect();
         let mut outcomes = self.state.commit(txns).await?;
-        let unsure: Vec<usize> =
-            outcomes.iter().enumerate().filter(|(_, o)| **o == Outcome::Conflict).map(|(i, _)| i).collect();
+        let is_unsure = |i: &usize| repeated[*i] && outcomes[*i] == Outcome::Conflict;
+        let unsure: Vec<usize> = (0..outcomes.len()).filter(is_unsure).collect();
         if !unsure.is_empty() {
-            // A conflict with our own bytes is the echo of a write whose answer was lost.
+            // Our own bytes are the echo of the write whose answer was lost. Without such a write they are not ours:
+            // two who do the same within a millisecond write the same.
             let keys: Vec<String> = unsure.iter().map(|i| key(records[*i].workflow.delivery_id.as_str())).collect();
             for (i, now) in unsure.into_iter().zip(self.state.get(&keys).await?) {
                 if now.as_ref() == Some(&encoded[i]) {
@@ -109,6 +114,7 @@ impl Workflows {
             }
         }
         for ((record, bytes), outcome) in records.iter_mut().zip(encoded).zip(&outcomes) {
+            record.unanswered = false;
             if *outcome == Outcome::Done {
                 record.seen = Some(Seen { bytes, status: record.workflow.status });
             }
@@ -229,7 +235,7 @@ impl Stored {
     /// A record that is not in the store yet.
     #[must_use]
     pub fn new(workflow: Workflow) -> Self {
-        Self { workflow: Box::new(workflow), seen: None }
+        Self { workflow: Box::new(workflow), seen: None, unanswered: false }
     }
 
     /// The transaction that writes the record where nobody else has changed it.
@@ -256,7 +262,7 @@ fn decode(key: &str, bytes: Bytes) -> Result<Stored, StoreError> {
     match compact::decode::<Workflow>(&bytes) {
         Ok(workflow) => {
             let seen = Some(Seen { bytes, status: workflow.status });
-            Ok(Stored { workflow: Box::new(workflow), seen })
+            Ok(Stored { workflow: Box::new(workflow), seen, unanswered: false })
         }
         Err(error) => Err(StoreError { part: "store", reason: format!("the record {key} is unreadable: {error}") }),
     }

@@ -11,6 +11,7 @@ mod faults;
 mod http;
 mod leases;
 mod readers;
+mod records;
 mod retention;
 mod services;
 mod status;

@@ -200,9 +200,9 @@ async fn a_put_knows_the_workflow_when_its_own_record_is_gone() {
     let accepted = api.post(&example()).await;
     let [operation] = &api.streams.operations()[..] else { panic!() };
     let OperationKind::Schedule(request) = &operation.op else { panic!() };
-    let workflow = Box::new(Workflow::accepted(operation, Arc::clone(request), now()));
+    let workflow = Workflow::accepted(operation, Arc::clone(request), now());
     let workflows = Workflows::new(api.state.clone());
-    workflows.save(&mut [&mut Stored { workflow, seen: None }]).await.unwrap();
+    workflows.save(&mut [&mut Stored::new(workflow)]).await.unwrap();
     api.put(accepted.id(), &example_of("other")).await.assert_problem(409);
     assert_eq!(api.put(accepted.id(), &example()).await.header("idempotent-replayed"), Some("true"));
     assert_eq!(api.streams.operations().len(), 1);
