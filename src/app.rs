@@ -161,7 +161,7 @@ impl App {
 impl Starting {
     fn start(self, health: Health) -> anyhow::Result<App> {
         let settings = self.settings.clone();
-        let status = self.start_writer(Stream::Status, "writer/status");
+        let status = self.start_status_writer();
         let teller = self.start_teller(&status);
         let sink: SharedSink = Arc::new(teller);
         let planner = settings.demo.enabled.then(|| Planner { time_factor: settings.demo.time_factor });
@@ -225,9 +225,28 @@ impl Starting {
         })));
     }
 
-    fn start_writer(&self, stream: Stream, name: &str) -> WriterHandle {
+    fn start_status_writer(&self) -> WriterHandle {
+        // Events come in large pieces from few senders, each of which waits for its piece: that is their bound.
+        let limits = self.writer_limits();
+        let limits =
+            Limits { waiting: usize::MAX, batch_lines: usize::MAX, few: FEW_EVENTS, recent_bytes: 0, ..limits };
+        let handle = WriterHandle::new(&limits);
+        self.start_writer(Stream::Status, "writer/status", limits, &handle);
+        handle
+    }
+
+    fn start_partition_writers(&self) -> Vec<WriterHandle> {
+        let limits = self.writer_limits();
+        let handles = WriterHandle::group(&limits, self.settings.partitions.count as usize);
+        for (partition, handle) in (0..).zip(&handles) {
+            self.start_writer(Stream::Requests(partition), &format!("writer/{partition}"), limits, handle);
+        }
+        handles
+    }
+
+    fn writer_limits(&self) -> Limits {
         let ingestion = &self.settings.ingestion;
-        let limits = Limits {
+        Limits {
             waiting: ingestion.max_waiting,
             batch_lines: ingestion.batch_requests,
             batch_bytes: ingestion.batch_bytes,
@@ -236,20 +255,14 @@ impl Starting {
             few: few_requests(self.settings.engine),
             linger: ingestion.linger,
             recent_bytes: ingestion.recent_bytes / self.settings.partitions.count as usize,
-        };
-        let limits = match stream {
-            Stream::Requests(_) => limits,
-            // Events come in large pieces from few senders, each of which waits for its piece: that is their bound.
-            Stream::Status | Stream::DeadLetters => {
-                Limits { waiting: usize::MAX, batch_lines: usize::MAX, few: FEW_EVENTS, recent_bytes: 0, ..limits }
-            }
-        };
-        let (streams, handle) = (self.engine.streams.clone(), WriterHandle::new(&limits));
-        let writer = handle.clone();
+        }
+    }
+
+    fn start_writer(&self, stream: Stream, name: &str, limits: Limits, handle: &WriterHandle) {
+        let (streams, writer) = (self.engine.streams.clone(), handle.clone());
         self.watch_on(&self.writers, name, &handle.slot, move |lifeline| {
             Writer::new(stream, streams.clone(), limits, &writer, lifeline)
         });
-        handle
     }
 
     fn start_teller(&self, status: &WriterHandle) -> TellerHandle {
@@ -259,9 +272,7 @@ impl Starting {
     }
 
     fn start_ingestion(&self) -> Routes {
-        let count = self.settings.partitions.count;
-        let writers: Vec<_> =
-            (0..count).map(|p| self.start_writer(Stream::Requests(p), &format!("writer/{p}"))).collect();
+        let writers = self.start_partition_writers();
         let (settings, state) = (self.settings.clone(), self.engine.state.clone());
         Arc::new(move |config| {
             let ingestion = Ingestion::new(&settings, Intake::new(&writers), state.clone());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actix_web::HttpRequest;
 use actix_web::http::StatusCode;
-use metrics::{Histogram, Unit, describe_counter, describe_histogram};
+use metrics::{Counter, Histogram, Unit, describe_counter, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// How long calls took, by route, method and status.
@@ -72,9 +72,14 @@ fn install() -> anyhow::Result<PrometheusHandle> {
     Ok(handle)
 }
 
+thread_local! {
+    /// Asking the recorder for it costs several times what counting does.
+    static ACCEPTED_HERE: Counter = metrics::counter!(ACCEPTED);
+}
+
 /// Counts requests that were answered 202.
 pub fn accepted(count: usize) {
-    metrics::counter!(ACCEPTED).increment(count as u64);
+    ACCEPTED_HERE.with(|counter| counter.increment(count as u64));
 }
 
 /// Counts requests that were not taken.

@@ -1,6 +1,7 @@
 //! The group commit in front of one stream: what arrives while a write is under way goes out together in the next
 //! one, as one entry. While several send at once few lines are given a moment to become more ([`mod@line`]), because an
 //! engine is paid by the entry, and so is everybody behind it; one who sends single lines alone never waits for others.
+//! The writers of all partitions end that moment together ([`pace`]).
 //!
 //! What it promises (G1, G5): an `Ok` is sent only after the engine confirmed the entry. What waits is bounded; what
 //! does not fit is refused at once. A caller that goes away does not take its lines along. When the engine is away
@@ -16,6 +17,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use self::line::{Cohort, Line, Next};
+use self::pace::Pace;
 use self::recent::Recent;
 use super::lifeline::Lifeline;
 use super::slot::Slot;
@@ -23,6 +25,7 @@ use crate::domain::DeliveryId;
 use crate::stream::{AppendError, Stream, Streams};
 
 mod line;
+mod pace;
 mod recent;
 
 pub use line::Joined;
@@ -60,6 +63,11 @@ type Answer = Result<(), WriteError>;
 #[rtype(result = "()")]
 struct Wake;
 
+/// There is much to write for all of the group. They live on one thread, so that one message is the cheapest way to it.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Call;
+
 /// Looks for the lines of a delivery among those written last, so that a request can be read back before anybody
 /// has processed it.
 #[derive(Message)]
@@ -85,7 +93,7 @@ pub struct Writer {
     stream: Stream,
     streams: Arc<dyn Streams>,
     limits: Limits,
-    line: SharedLine,
+    handle: WriterHandle,
     recent: Recent,
     /// When it looks again whether few lines have become more.
     look: Option<SpawnHandle>,
@@ -104,19 +112,23 @@ impl Writer {
         lifeline: Lifeline,
     ) -> Self {
         let recent = Recent::new(limits.recent_bytes);
-        let (line, seen) = (handle.line.clone(), Observed::default());
-        Self { stream, streams, limits, line, recent, look: None, seen, lifeline }
+        let (handle, seen) = (handle.clone(), Observed::default());
+        Self { stream, streams, limits, handle, recent, look: None, seen, lifeline }
     }
 
     /// Starts writes while there are lines and a place in flight; rests when there are no lines.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         while self.seen.writing < self.limits.in_flight {
-            let next = self.line.lock().next(Instant::now());
+            let next = self.handle.line().next(Instant::now());
+            self.look.take().map(|earlier| ctx.cancel_future(earlier));
             match next {
                 Next::Write(cohort) => self.write(cohort, ctx),
                 Next::Grow(moment) => {
-                    let look = ctx.run_later(moment, Self::pump);
-                    self.look.replace(look).map(|earlier| ctx.cancel_future(earlier));
+                    self.look = Some(ctx.run_later(moment, |me, _| me.handle.call_group()));
+                    return;
+                }
+                Next::Call => {
+                    self.handle.call_group();
                     return;
                 }
                 Next::Rest => return,
@@ -148,7 +160,7 @@ impl Writer {
             self.seen.lines += lines as u64;
         }
         // All that wait have waited for the same engine: a quick answer lets the clients slow down.
-        let others = if answer.is_err() { self.line.lock().clear() } else { Vec::new() };
+        let others = if answer.is_err() { self.handle.line().clear() } else { Vec::new() };
         for reply in waiting.into_iter().chain(others) {
             // A caller that went away wants no answer; its lines are written all the same.
             let _ = reply.send(answer.clone());
@@ -192,6 +204,13 @@ impl Handler<Wake> for Writer {
     }
 }
 
+impl Handler<Call> for Writer {
+    type Result = ();
+    fn handle(&mut self, _: Call, _: &mut Context<Self>) {
+        self.handle.call_group();
+    }
+}
+
 impl Handler<Find> for Writer {
     type Result = Vec<Bytes>;
     fn handle(&mut self, Find(id): Find, _: &mut Context<Self>) -> Vec<Bytes> {
@@ -202,17 +221,8 @@ impl Handler<Find> for Writer {
 impl Handler<Observe> for Writer {
     type Result = Observed;
     fn handle(&mut self, _: Observe, _: &mut Context<Self>) -> Observed {
-        let line = self.line.lock();
+        let line = self.handle.line();
         Observed { waiting: line.waiting(), refused: line.refused(), ..self.seen }
-    }
-}
-
-#[derive(Clone)]
-struct SharedLine(Arc<Mutex<Line>>);
-
-impl SharedLine {
-    fn lock(&self) -> MutexGuard<'_, Line> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -221,14 +231,55 @@ impl SharedLine {
 #[derive(Clone)]
 pub struct WriterHandle {
     pub slot: Slot<Writer>,
-    line: SharedLine,
+    group: Arc<[Member]>,
+    at: usize,
+}
+
+/// One of the writers that write to the same beat.
+struct Member {
+    slot: Slot<Writer>,
+    line: Mutex<Line>,
+}
+
+impl Member {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One message at a time, since the line says only once that its writer waits for it.
+    fn send<M: Message<Result = ()> + Send + 'static>(&self, message: M)
+    where
+        Writer: Handler<M>,
+    {
+        if let Some(writer) = self.slot.get() {
+            writer.do_send(message);
+        }
+    }
 }
 
 impl WriterHandle {
     /// A handle whose writer is yet to be started, with the same limits.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
-        Self { slot: Slot::default(), line: SharedLine(Arc::new(Mutex::new(Line::new(*limits)))) }
+        Self::group(limits, 1).remove(0)
+    }
+
+    /// Handles of several writers, which write together what comes at about the same time.
+    #[must_use]
+    pub fn group(limits: &Limits, size: usize) -> Vec<Self> {
+        let pace = Arc::new(Pace::new(limits.few));
+        let line = || Mutex::new(Line::new(*limits, pace.clone()));
+        let group: Arc<[Member]> = (0..size).map(|_| Member { slot: Slot::default(), line: line() }).collect();
+        (0..size).map(|at| Self { slot: group[at].slot.clone(), group: group.clone(), at }).collect()
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.group[self.at].line()
+    }
+
+    /// Has all of the group write that linger.
+    fn call_group(&self) {
+        self.group.iter().filter(|member| member.line().call()).for_each(|member| member.send(Wake));
     }
 
     /// Comes back when the lines are durable. Dropping the future does not take them back.
@@ -248,10 +299,11 @@ impl WriterHandle {
     /// # Errors
     /// When too much waits already.
     pub fn join(&self, lines: &[u8], count: usize, known: Option<u64>) -> Result<Joined, WriteError> {
-        let (joined, wake) = self.line.lock().join(lines, count, known)?;
-        if wake && let Some(writer) = self.slot.get() {
-            // One at a time, since the line says only once that it waits to be woken.
-            writer.do_send(Wake);
+        let (joined, wake) = self.line().join(lines, count, known)?;
+        match wake {
+            line::Wake::Nobody => {}
+            line::Wake::Writer => self.group[self.at].send(Wake),
+            line::Wake::Group => self.group[self.at].send(Call),
         }
         Ok(joined)
     }
