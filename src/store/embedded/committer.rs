@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{CATCH_UP, CATCH_UP_POLL, Shared, unavailable};
+use super::{CATCH_UP, CATCH_UP_POLL, Shared, Writer, unavailable};
 use crate::store::{Outcome, StoreError, Txn};
 
 /// A group takes no more transactions beyond this many.
@@ -62,12 +62,13 @@ impl Drop for Committer {
 }
 
 fn run(shared: &Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<Commit>) {
-    let mut asked = 0;
+    let mut asked = Asked::default();
     while let Some(first) = waiting.blocking_recv() {
         let caught_up = catch_up(shared, &mut asked);
         let most = if caught_up.is_ok() { GROUP_TXNS } else { usize::MAX };
         let (txns, callers) = gather(first, &mut waiting, most);
-        let written = caught_up.and_then(|()| write(shared, txns));
+        let commit = || shared.write(|tables, writer| writer.commit(tables, txns));
+        let written = caught_up.and_then(|()| guarded(shared, commit));
         let mut outcomes = written.map(Vec::into_iter);
         for (count, done) in callers {
             let answer = outcomes.as_mut().map(|outcomes| outcomes.by_ref().take(count).collect());
@@ -94,27 +95,39 @@ fn gather(first: Commit, waiting: &mut mpsc::UnboundedReceiver<Commit>, most: us
 }
 
 /// A panic must not end the one thread that writes: it is a failed write like others, and the database is opened anew.
-fn write(shared: &Arc<Shared>, txns: Vec<Txn>) -> Result<Vec<Outcome>, StoreError> {
-    let write = || shared.write(|tables, writer| writer.commit(tables, txns));
+fn guarded<T>(shared: &Arc<Shared>, write: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| {
+        *shared.writer() = Writer::default();
         Shared::reopen_later(shared);
         Err(unavailable("a commit panicked; it is being opened anew"))
     })
 }
 
+/// How often fjall's worker was asked to seal a memtable since there was last none too large.
+#[derive(Default)]
+struct Asked(usize);
+
+impl Asked {
+    /// Whether one more batch may come, which asks once for every memtable that is too large.
+    fn may_go_on(&mut self, too_large: usize, behind: bool) -> bool {
+        if too_large == 0 {
+            self.0 = 0;
+        }
+        let may = !behind && self.0 < MOST_ASKED;
+        self.0 += if may { too_large } else { 0 };
+        may
+    }
+}
+
 /// Waits while the writes have run ahead of what fjall has flushed and merged. When that takes too long its worker may
 /// have stopped for good, and the database is opened anew.
-fn catch_up(shared: &Arc<Shared>, asked: &mut usize) -> Result<(), StoreError> {
+fn catch_up(shared: &Arc<Shared>, asked: &mut Asked) -> Result<(), StoreError> {
     let begun = Instant::now();
     let mut stalled = false;
     loop {
-        let looked = shared.read(|tables| Ok((tables.too_large(), tables.is_behind()?)));
+        let looked = shared.read(|tables| Ok((tables.too_large().count(), tables.is_behind()?)));
         let (too_large, behind) = looked.inspect_err(|_| Shared::reopen_later(shared))?;
-        if too_large == 0 {
-            *asked = 0;
-        }
-        if !behind && *asked < MOST_ASKED {
-            *asked += too_large;
+        if asked.may_go_on(too_large, behind) {
             break;
         }
         if begun.elapsed() > CATCH_UP {
@@ -132,7 +145,11 @@ fn catch_up(shared: &Arc<Shared>, asked: &mut usize) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::EmbeddedState;
     use super::*;
+    use crate::store::State;
 
     type Answer = oneshot::Receiver<Result<Vec<Outcome>, StoreError>>;
 
@@ -157,5 +174,35 @@ mod tests {
         let (first, _hears) = commit(1);
         let (txns, callers) = gather(first, &mut waiting, usize::MAX);
         assert_eq!((txns.len(), callers.len()), (10, 2), "behind a stalled disk all that waits is answered at once");
+    }
+
+    #[test]
+    fn the_worker_is_not_asked_more_often_than_its_queue_holds() {
+        let mut asked = Asked::default();
+        let batches = (0..10_000).take_while(|_| asked.may_go_on(2, false)).count();
+        assert_eq!(batches, MOST_ASKED / 2);
+        assert!(!asked.may_go_on(1, false), "the worker has done nothing yet");
+        assert!(!asked.may_go_on(0, true), "it has sealed them all, and is behind with the rest");
+        assert!(asked.may_go_on(2, false));
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_commit_is_a_failed_write_and_the_state_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = EmbeddedState::open(folder.path()).unwrap();
+        state.commit(vec![Txn::new().put("k/a", "1")]).await.unwrap();
+        // fjall panics at a key of this length; the state's own `commit` would refuse it.
+        let panics = state.committer.commit(vec![Txn::new().put("k".repeat(70_000), "1")]).await;
+        assert!(panics.unwrap_err().to_string().contains("panicked"));
+        assert!(state.ping().await.is_err(), "it is not ready until it is open again");
+        let open = async {
+            while state.ping().await.is_err() {
+                tokio::time::sleep(CATCH_UP_POLL).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), open).await.unwrap();
+        state.commit(vec![Txn::new().put("k/b", "2")]).await.unwrap();
+        let values = state.get(&["k/a".to_owned(), "k/b".to_owned()]).await.unwrap();
+        assert_eq!(values, [Some("1".into()), Some("2".into())]);
     }
 }

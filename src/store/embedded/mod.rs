@@ -266,6 +266,22 @@ fn reason(error: &fjall::Error) -> String {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn what_a_crash_left_unflushed_does_not_keep_writes_out() {
+        let folder = tempfile::tempdir().unwrap();
+        {
+            // Memtables so large that none is sealed: all of it is in the journal alone.
+            let db = fjall::Database::builder(folder.path()).open().unwrap();
+            let options = || fjall::KeyspaceCreateOptions::default().max_memtable_size(1 << 30);
+            let keyspace = db.keyspace("values", options).unwrap();
+            for n in 0..40_u32 {
+                keyspace.insert(format!("k/{n}"), vec![0; 1 << 20]).unwrap();
+            }
+        }
+        let state = EmbeddedState::open(folder.path()).unwrap();
+        state.commit(vec![Txn::new().put("k/a", "1")]).await.unwrap();
+    }
+
     /// What ends must be purged faster than it can come, also when it comes in large groups.
     #[tokio::test]
     async fn a_large_commit_purges_more_than_it_writes() {

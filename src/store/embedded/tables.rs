@@ -115,7 +115,13 @@ impl Tables {
             values.push(keyspace(&format!("values-{kind}"), memtable_bytes, None)?);
         }
         values.push(keyspace("values", MIB, None)?);
-        Ok(Self { values, members, status_members, expiry, all, db })
+        let tables = Self { values, members, status_members, expiry, all, db };
+        // All that a crash left unflushed is in these memtables again, and fjall has only a batch seal them: while
+        // they are so large that none is let through, nobody would.
+        for keyspace in tables.too_large() {
+            keyspace.rotate_memtable()?;
+        }
+        Ok(tables)
     }
 
     /// The values of the keys at one moment: never half of a commit.
@@ -159,9 +165,10 @@ impl Tables {
         members.into_iter().try_fold(0, |count, entry| entry.key().map(|_| count + 1))
     }
 
-    /// How many memtables are larger than they should be and not sealed yet.
-    pub fn too_large(&self) -> usize {
-        self.all.iter().filter(|(keyspace, most)| keyspace.tree.active_memtable().size() > *most).count()
+    /// The keyspaces whose memtable is larger than it should be and not sealed yet.
+    pub fn too_large(&self) -> impl Iterator<Item = &Keyspace> {
+        let too_large = |(keyspace, most): &&(Keyspace, u64)| keyspace.tree.active_memtable().size() > *most;
+        self.all.iter().filter(too_large).map(|(keyspace, _)| keyspace)
     }
 
     /// Whether the writes have run ahead of flushing and merging; an error if these have died.
