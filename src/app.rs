@@ -71,7 +71,7 @@ async fn signalled() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fewer requests than this are given a moment to become more. With more, a few hundred clients that each wait for their
+/// Fewer requests than this for a partition are given a moment to become more. With more, a few hundred clients that each wait for their
 /// answer would wait for each other; but a message costs the broker more than a group costs the disk.
 const fn few_requests(engine: config::Engine) -> usize {
     match engine {
@@ -260,7 +260,7 @@ impl Starting {
 
     fn start_writer(&self, stream: Stream, name: &str, limits: Limits, handle: &WriterHandle) {
         let (streams, writer) = (self.engine.streams.clone(), handle.clone());
-        self.watch_on(&self.writers, name, &handle.slot, move |lifeline| {
+        self.watch_on(&self.writers, name, handle.slot(), move |lifeline| {
             Writer::new(stream, streams.clone(), limits, &writer, lifeline)
         });
     }

@@ -4,8 +4,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
 
-/// The clients of the broker and of Redis tell of every reconnect; that is logged here, once, where it is handled.
-const DEFAULT_FILTER: &str = "info,lapin=off,redis=error";
+/// The clients of the broker and of Redis tell of every reconnect; that is logged here, once, where it is handled. The
+/// embedded database tells of its own files.
+const DEFAULT_FILTER: &str = "info,lapin=off,redis=error,fjall=warn,lsm_tree=warn";
 
 /// Begins to log to stderr. A second call does nothing, so that tests may call it too.
 pub fn start(format: LogFormat) {

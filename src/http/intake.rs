@@ -70,7 +70,7 @@ impl Intake {
     /// The operations on a delivery that this process accepted a moment ago, oldest first.
     pub async fn recent(&self, id: &DeliveryId) -> Vec<Operation> {
         let partition = partition_of(id.as_str(), u32::try_from(self.lanes.len()).unwrap_or(u32::MAX));
-        let writer = self.lanes.get(partition as usize).and_then(|lane| lane.writer.slot.get());
+        let writer = self.lanes.get(partition as usize).and_then(|lane| lane.writer.slot().get());
         let lines = match writer {
             Some(writer) => writer.send(Find(id.clone())).await.unwrap_or_default(),
             None => Vec::new(),

@@ -16,3 +16,4 @@ mod retention;
 mod services;
 mod status;
 mod support;
+mod writers;

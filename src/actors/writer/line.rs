@@ -41,7 +41,7 @@ enum WriterIs {
     Busy,
     /// It is to be woken by whatever comes.
     Resting,
-    /// It looks again in a moment; it is to be woken, with all others that linger, when there are many.
+    /// It waits for more; it is to be called, with all others that linger, when there are many or a moment is over.
     Lingering,
     /// It is to write what there is.
     Called,
@@ -49,7 +49,7 @@ enum WriterIs {
 
 /// Who is to be woken.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Wake {
+pub(super) enum Wakes {
     Nobody,
     Writer,
     /// All writers of the group that linger.
@@ -62,7 +62,7 @@ pub type Joined = (u64, Option<oneshot::Receiver<Answer>>);
 /// What there is to do.
 pub(super) enum Next {
     Write(Cohort),
-    /// There are few lines: look again after this time.
+    /// There are few lines: all that linger are to be called after this time.
     Grow(Duration),
     /// With those of the others there are many: all are to write.
     Call,
@@ -77,7 +77,7 @@ impl Line {
     }
 
     /// Adds lines; also says who must be woken.
-    pub fn join(&mut self, lines: &[u8], count: usize, known: Option<u64>) -> Result<(Joined, Wake), WriteError> {
+    pub fn join(&mut self, lines: &[u8], count: usize, known: Option<u64>) -> Result<(Joined, Wakes), WriteError> {
         if count > self.limits.waiting.saturating_sub(self.lines) {
             self.refused += count as u64;
             return Err(WriteError::Full);
@@ -85,11 +85,11 @@ impl Line {
         self.lines += count;
         let joined = self.last_cohort(lines.len(), count).add(lines, count, known);
         let wake = match self.writer {
-            WriterIs::Resting => Wake::Writer,
-            WriterIs::Lingering if self.pace.more(count) => Wake::Group,
-            _ => Wake::Nobody,
+            WriterIs::Resting => Wakes::Writer,
+            WriterIs::Lingering if self.pace.more(count) => Wakes::Group,
+            _ => Wakes::Nobody,
         };
-        if wake == Wake::Writer {
+        if wake == Wakes::Writer {
             self.writer = WriterIs::Busy;
         }
         Ok((joined, wake))
@@ -110,11 +110,11 @@ impl Line {
     }
 
     pub fn next(&mut self, now: Instant) -> Next {
-        let called = std::mem::replace(&mut self.writer, WriterIs::Busy);
-        if called == WriterIs::Lingering {
+        let was = std::mem::replace(&mut self.writer, WriterIs::Busy);
+        if was == WriterIs::Lingering {
             self.pace.leave(self.lines);
         }
-        if called != WriterIs::Called
+        if was != WriterIs::Called
             && let Some(moment) = self.moment_to_grow(now)
         {
             self.writer = WriterIs::Lingering;
@@ -200,7 +200,7 @@ mod tests {
         Line::new(limits(), Arc::new(Pace::new(3)))
     }
 
-    fn join(line: &mut Line, known: Option<u64>) -> (u64, bool, Wake) {
+    fn join(line: &mut Line, known: Option<u64>) -> (u64, bool, Wakes) {
         let ((number, answer), wake) = line.join(b"x\n", 1, known).unwrap();
         (number, answer.is_some(), wake)
     }
@@ -220,7 +220,7 @@ mod tests {
     fn what_comes_before_the_writer_waits_for_it_up_to_the_limit() {
         let mut line = line();
         for _ in 0..6 {
-            assert_eq!(join(&mut line, None).2, Wake::Nobody, "nobody is there");
+            assert_eq!(join(&mut line, None).2, Wakes::Nobody, "nobody is there");
         }
         assert!(matches!(line.join(b"x\n", 1, None), Err(WriteError::Full)));
         assert_eq!((line.waiting(), line.refused()), (6, 1));
@@ -231,8 +231,8 @@ mod tests {
             "no more at once than goes into one"
         );
         assert!(matches!(line.next(now + 2 * LINGER), Next::Rest));
-        assert_eq!(join(&mut line, None).2, Wake::Writer, "one that rests must be woken");
-        assert_eq!(join(&mut line, None).2, Wake::Nobody, "but only once");
+        assert_eq!(join(&mut line, None).2, Wakes::Writer, "one that rests must be woken");
+        assert_eq!(join(&mut line, None).2, Wakes::Nobody, "but only once");
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
         let mut line = line();
         let (first, answered, _) = join(&mut line, None);
         assert!(answered);
-        assert_eq!(join(&mut line, Some(first)), (first, false, Wake::Nobody));
+        assert_eq!(join(&mut line, Some(first)), (first, false, Wakes::Nobody));
         assert!(join(&mut line, None).1, "another caller gets its own");
         written(line.next(Instant::now()));
         let (second, answered, _) = join(&mut line, Some(first));
@@ -260,8 +260,8 @@ mod tests {
         join(&mut line, None);
         let later = now + LINGER / 4;
         assert!(matches!(line.next(later), Next::Grow(moment) if moment == LINGER * 3 / 4));
-        assert_eq!(join(&mut line, None).2, Wake::Nobody, "two are few");
-        assert_eq!(join(&mut line, None).2, Wake::Group, "three are not");
+        assert_eq!(join(&mut line, None).2, Wakes::Nobody, "two are few");
+        assert_eq!(join(&mut line, None).2, Wakes::Group, "three are not");
         assert!(line.call() && !line.call(), "it is woken once");
         assert_eq!(written(line.next(later)), 3);
         join(&mut line, None);
@@ -289,9 +289,9 @@ mod tests {
     fn those_of_one_group_are_written_together() {
         let ([mut one, mut other], now, nexts) = lingering([2, 1]);
         assert!(matches!(nexts, [Next::Grow(_), Next::Grow(_)]));
-        assert_eq!(join(&mut one, None).2, Wake::Nobody, "three and one are few for two");
-        assert_eq!(join(&mut other, None).2, Wake::Nobody);
-        assert_eq!(join(&mut other, None).2, Wake::Group, "six are not");
+        assert_eq!(join(&mut one, None).2, Wakes::Nobody, "three and one are few for two");
+        assert_eq!(join(&mut other, None).2, Wakes::Nobody);
+        assert_eq!(join(&mut other, None).2, Wakes::Group, "six are not");
         assert!(one.call() && other.call());
         assert_eq!([one.next(now), other.next(now)].map(written), [3, 3]);
         let (_, _, nexts) = lingering([2, 4]);
@@ -299,12 +299,28 @@ mod tests {
     }
 
     #[test]
+    fn a_group_is_called_once_for_all_that_is_there_and_again_the_next_time() {
+        let ([mut one, mut other], now, _) = lingering([2, 1]);
+        let wakes = [join(&mut one, None), join(&mut one, None), join(&mut other, None), join(&mut other, None)];
+        let wakes = wakes.map(|(_, _, wakes)| wakes);
+        assert_eq!(wakes, [Wakes::Nobody, Wakes::Nobody, Wakes::Group, Wakes::Nobody]);
+        assert!(one.call() && other.call());
+        assert_eq!([one.next(now), other.next(now)].map(written), [4, 3]);
+        for line in [&mut one, &mut other] {
+            join(line, None);
+            assert!(matches!(line.next(now), Next::Grow(_)));
+        }
+        let wakes: Vec<_> = (0..4).map(|_| join(&mut one, None).2).collect();
+        assert_eq!(wakes, [Wakes::Nobody, Wakes::Nobody, Wakes::Nobody, Wakes::Group]);
+    }
+
+    #[test]
     fn one_whose_others_are_busy_or_gone_waits_for_itself_only() {
         let ([mut one, mut other], now, _) = lingering([2, 1]);
         assert_eq!(written(other.next(now + LINGER)), 1, "its moment is over");
-        assert_eq!(join(&mut one, None).2, Wake::Group, "three are enough for one");
+        assert_eq!(join(&mut one, None).2, Wakes::Group, "three are enough for one");
         let ([mut one, mut other], ..) = lingering([2, 1]);
         assert_eq!(other.clear().len(), 1);
-        assert_eq!(join(&mut one, None).2, Wake::Group);
+        assert_eq!(join(&mut one, None).2, Wakes::Group);
     }
 }

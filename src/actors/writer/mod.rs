@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use self::line::{Cohort, Line, Next};
+use self::line::{Cohort, Line, Next, Wakes};
 use self::pace::Pace;
 use self::recent::Recent;
 use super::lifeline::Lifeline;
@@ -49,7 +49,7 @@ pub struct Limits {
     pub batch_bytes: usize,
     pub in_flight: usize,
     pub timeout: Duration,
-    /// Fewer lines than this are written no sooner than `linger` after the last ones.
+    /// Fewer lines than this, on average over those of its group that linger, wait up to `linger` after the last ones.
     pub few: usize,
     pub linger: Duration,
     /// How much of what was written last can be found again.
@@ -95,8 +95,8 @@ pub struct Writer {
     limits: Limits,
     handle: WriterHandle,
     recent: Recent,
-    /// When it looks again whether few lines have become more.
-    look: Option<SpawnHandle>,
+    /// When its moment is over, and with it that of its group.
+    moment: Option<SpawnHandle>,
     seen: Observed,
     lifeline: Lifeline,
 }
@@ -113,18 +113,18 @@ impl Writer {
     ) -> Self {
         let recent = Recent::new(limits.recent_bytes);
         let (handle, seen) = (handle.clone(), Observed::default());
-        Self { stream, streams, limits, handle, recent, look: None, seen, lifeline }
+        Self { stream, streams, limits, handle, recent, moment: None, seen, lifeline }
     }
 
     /// Starts writes while there are lines and a place in flight; rests when there are no lines.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         while self.seen.writing < self.limits.in_flight {
             let next = self.handle.line().next(Instant::now());
-            self.look.take().map(|earlier| ctx.cancel_future(earlier));
+            self.moment.take().map(|earlier| ctx.cancel_future(earlier));
             match next {
                 Next::Write(cohort) => self.write(cohort, ctx),
                 Next::Grow(moment) => {
-                    self.look = Some(ctx.run_later(moment, |me, _| me.handle.call_group()));
+                    self.moment = Some(ctx.run_later(moment, |me, _| me.handle.call_group()));
                     return;
                 }
                 Next::Call => {
@@ -230,7 +230,6 @@ impl Handler<Observe> for Writer {
 /// is there waits for it.
 #[derive(Clone)]
 pub struct WriterHandle {
-    pub slot: Slot<Writer>,
     group: Arc<[Member]>,
     at: usize,
 }
@@ -270,7 +269,13 @@ impl WriterHandle {
         let pace = Arc::new(Pace::new(limits.few));
         let line = || Mutex::new(Line::new(*limits, pace.clone()));
         let group: Arc<[Member]> = (0..size).map(|_| Member { slot: Slot::default(), line: line() }).collect();
-        (0..size).map(|at| Self { slot: group[at].slot.clone(), group: group.clone(), at }).collect()
+        (0..size).map(|at| Self { group: group.clone(), at }).collect()
+    }
+
+    /// Where the writer is put.
+    #[must_use]
+    pub fn slot(&self) -> &Slot<Writer> {
+        &self.group[self.at].slot
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -299,11 +304,11 @@ impl WriterHandle {
     /// # Errors
     /// When too much waits already.
     pub fn join(&self, lines: &[u8], count: usize, known: Option<u64>) -> Result<Joined, WriteError> {
-        let (joined, wake) = self.line().join(lines, count, known)?;
-        match wake {
-            line::Wake::Nobody => {}
-            line::Wake::Writer => self.group[self.at].send(Wake),
-            line::Wake::Group => self.group[self.at].send(Call),
+        let (joined, wakes) = self.line().join(lines, count, known)?;
+        match wakes {
+            Wakes::Nobody => {}
+            Wakes::Writer => self.group[self.at].send(Wake),
+            Wakes::Group => self.group[self.at].send(Call),
         }
         Ok(joined)
     }

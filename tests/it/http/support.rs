@@ -273,7 +273,7 @@ fn writers(settings: &Settings, streams: &Arc<TestStreams>) -> Vec<WriterHandle>
             let handle = WriterHandle::new(&limits);
             let stream = Stream::Requests(partition);
             let writer = Writer::new(stream, streams.clone(), limits, &handle, Lifeline::unwatched());
-            handle.slot.set(writer.start());
+            handle.slot().set(writer.start());
             handle
         })
         .collect()
