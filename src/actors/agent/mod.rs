@@ -149,9 +149,10 @@ impl Agent {
     /// Hears of calls that have come to their end.
     fn poll_calls(&mut self, ctx: &mut Context<Self>, task: &mut task::Context<'_>) -> Poll<()> {
         self.poll_calls = Some(task.waker().clone());
+        let mut replies = Replies::of(self.seen.service);
         while let Poll::Ready(Some((batch, results))) = self.calls.poll_next_unpin(task) {
             self.seen.running -= batch.len();
-            self.settle(batch, results, ctx);
+            self.settle(batch, results, &mut replies, ctx);
             self.pump();
         }
         Poll::Pending
@@ -179,11 +180,15 @@ impl Agent {
         Some(batch)
     }
 
-    fn settle(&mut self, batch: Vec<Pending>, results: Vec<Result<Output, StepError>>, ctx: &mut Context<Self>) {
+    fn settle(
+        &mut self,
+        batch: Vec<Pending>,
+        results: Vec<Result<Output, StepError>>,
+        replies: &mut Replies,
+        ctx: &mut Context<Self>,
+    ) {
         let failed = results.iter().all(|r| matches!(r, Err(StepError::Transient(_))));
         self.count_call(failed);
-        let mut replies = Replies::default();
-        let call = batch.first().map_or(Call::Execute, |p| p.call);
         for (mut pending, result) in batch.into_iter().zip(results) {
             let id = pending.order.id.clone();
             let answer = match result {
@@ -200,7 +205,7 @@ impl Agent {
                     let failure = Failure::new(ReasonCode::ServiceUnavailable, text);
                     if self.may_retry(&pending) {
                         if let Some(reply) = &pending.reply {
-                            replies.push(reply, id, Answer::Retrying(failure));
+                            replies.push(reply, pending.call, id, Answer::Retrying(failure));
                         }
                         self.retry(pending, ctx);
                         continue;
@@ -210,11 +215,8 @@ impl Agent {
                 }
             };
             if let Some(reply) = pending.reply.take() {
-                replies.push(&reply, id, answer);
+                replies.push(&reply, pending.call, id, answer);
             }
-        }
-        for (reply, answers) in replies.0 {
-            reply.do_send(Answers { step: self.seen.service, call, answers });
         }
     }
 
@@ -288,32 +290,47 @@ impl Agent {
         }
         self.seen.queued -= late.len();
         self.seen.gave_up += late.len() as u64;
+        let mut replies = Replies::of(self.seen.service);
         for mut pending in late {
             if let Some(reply) = pending.reply.take() {
                 let text = "the service could not be called before the time was up";
                 let answer = Answer::GaveUp(Failure::new(ReasonCode::ServiceUnavailable, text));
-                let answers = vec![(pending.order.id.clone(), answer)];
-                reply.do_send(Answers { step: self.seen.service, call: pending.call, answers });
+                replies.push(&reply, pending.call, pending.order.id.clone(), answer);
             }
         }
+        drop(replies);
         self.pump();
     }
 }
 
-/// Answers by whom they are for, so that each gets one message. There are few, and runs of orders are from the same.
-#[derive(Default)]
-struct Replies(Vec<(Sender, Vec<(DeliveryId, Answer)>)>);
-
 /// Who sent orders, and gets their answers.
 type Sender = Arc<Recipient<Answers>>;
 
+/// Answers, gathered so that all that come together go out together: calls may be of one order each. They go out when this
+/// is dropped, also by a panic in a call that was asked after them.
+struct Replies {
+    step: StepName,
+    messages: Vec<(Sender, Answers)>,
+}
+
 impl Replies {
-    fn push(&mut self, reply: &Sender, id: DeliveryId, answer: Answer) {
-        let is_it = |known: &Sender| Arc::ptr_eq(known, reply) || known == reply;
-        match self.0.iter_mut().rev().find(|(known, _)| is_it(known)) {
-            Some((_, answers)) => answers.push((id, answer)),
-            None => self.0.push((reply.clone(), vec![(id, answer)])),
+    fn of(step: StepName) -> Self {
+        Self { step, messages: Vec::new() }
+    }
+
+    fn push(&mut self, reply: &Sender, call: Call, id: DeliveryId, answer: Answer) {
+        let is_for_it = |known: &Sender| Arc::ptr_eq(known, reply) || known == reply;
+        // There are few, and runs of orders are from the same.
+        match self.messages.iter_mut().rev().find(|(known, message)| message.call == call && is_for_it(known)) {
+            Some((_, message)) => message.answers.push((id, answer)),
+            None => self.messages.push((reply.clone(), Answers { step: self.step, call, answers: vec![(id, answer)] })),
         }
+    }
+}
+
+impl Drop for Replies {
+    fn drop(&mut self) {
+        self.messages.drain(..).for_each(|(reply, message)| reply.do_send(message));
     }
 }
 

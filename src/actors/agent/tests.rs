@@ -108,3 +108,58 @@ async fn one_order_to_undo_beside_many_to_do_does_not_wait() {
     assert_eq!(calls(agent.gather()), [Call::Cancel], "to undo goes first");
     assert_eq!(calls(agent.gather()), vec![Call::Execute; many]);
 }
+
+/// A service that takes one order a call, and panics at one of them.
+struct Single;
+
+#[async_trait::async_trait(?Send)]
+impl Service for Single {
+    fn step(&self) -> StepName {
+        StepName::Package
+    }
+    fn max_batch(&self) -> usize {
+        1
+    }
+    async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        assert_ne!(orders[0].id.as_str(), "panics");
+        vec![Ok(Output::Nothing)]
+    }
+    async fn cancel(&self, _: &[Order]) -> Vec<Result<(), StepError>> {
+        vec![Ok(())]
+    }
+}
+
+/// The ids of the answers, message by message, of orders with these ids.
+async fn answered(ids: &[&str]) -> Vec<Vec<(String, Answer)>> {
+    let mut settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
+    settings.concurrency = ids.len();
+    let agent = Agent::new(Arc::new(Single), settings, Alerts::default(), Lifeline::unwatched()).start();
+    let (mut orders, mut answers) = one_order();
+    let order = orders.orders.remove(0);
+    let of = |id: &&str| Order { id: DeliveryId::parse(id).unwrap(), ..order.clone() };
+    orders.orders = ids.iter().map(of).collect();
+    agent.do_send(orders);
+    let (mut messages, mut count) = (Vec::new(), 0);
+    while count < ids.len() {
+        let message = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("answers").unwrap();
+        count += message.answers.len();
+        messages.push(message.answers.into_iter().map(|(id, answer)| (id.as_str().to_owned(), answer)).collect());
+    }
+    messages
+}
+
+#[actix::test]
+async fn answers_of_calls_that_end_together_come_together() {
+    let messages = answered(&["a", "b", "c", "d"]).await;
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    assert!(messages[0].iter().all(|(_, answer)| *answer == Answer::Done(Output::Nothing)));
+}
+
+#[actix::test]
+async fn a_panic_takes_no_answers_along() {
+    let all: Vec<(String, Answer)> = answered(&["a", "b", "panics"]).await.concat();
+    for (id, answer) in all {
+        let expected = if id == "panics" { Answer::Lost } else { Answer::Done(Output::Nothing) };
+        assert_eq!(answer, expected, "{id}");
+    }
+}
