@@ -107,12 +107,24 @@ pub fn open(settings: &Settings) -> Result<Embedded, OpenError> {
     Ok(Embedded { state, streams, queues, recovery })
 }
 
-fn lock(dir: &Path) -> Result<File, OpenError> {
+/// Keeps others out of the directory.
+struct Lock(File);
+
+impl Drop for Lock {
+    /// Closing the file would not do: a child process that is just being started has it as well.
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::warn!(%error, "cannot unlock the data directory");
+        }
+    }
+}
+
+fn lock(dir: &Path) -> Result<Lock, OpenError> {
     let path = dir.join("lock");
     let io = |error| OpenError::io(&path, error);
     let file = File::options().write(true).create(true).truncate(false).open(&path).map_err(io)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.to_owned())),
         Err(TryLockError::Error(error)) => Err(io(error)),
     }
@@ -170,11 +182,11 @@ fn millis(time: Duration) -> i64 {
 pub struct EmbeddedStreams {
     log: Log,
     dead_letters: Log,
-    _lock: File,
+    _lock: Lock,
 }
 
 impl EmbeddedStreams {
-    fn open(settings: &Settings, lock: File) -> Result<(Self, Recovery), OpenError> {
+    fn open(settings: &Settings, lock: Lock) -> Result<(Self, Recovery), OpenError> {
         let segment_bytes = settings.segment_bytes.min(SEGMENT_BYTES_MAX);
         let max_age = settings.max_age.map_or(i64::MAX, millis);
         let limits = Limits { segment_bytes, retention_bytes: settings.retention_bytes, max_age };
@@ -223,5 +235,20 @@ impl Streams for EmbeddedStreams {
     /// The streams are there from the start.
     async fn ensure(&self, _stream: Stream) -> Result<(), AppendError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_free_though_a_child_process_has_its_lock_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        let _of_a_child = held.0.try_clone().unwrap();
+        assert!(matches!(lock(dir.path()), Err(OpenError::InUse(_))));
+        drop(held);
+        assert!(lock(dir.path()).is_ok());
     }
 }
