@@ -67,8 +67,7 @@ fn run(shared: &Arc<Shared>, mut waiting: mpsc::UnboundedReceiver<Commit>) {
         let caught_up = catch_up(shared, &mut asked);
         let most = if caught_up.is_ok() { GROUP_TXNS } else { usize::MAX };
         let (txns, callers) = gather(first, &mut waiting, most);
-        let commit = || shared.write(|tables, writer| writer.commit(tables, txns));
-        let written = caught_up.and_then(|()| guarded(shared, commit));
+        let written = caught_up.and_then(|()| write(shared, txns));
         let mut outcomes = written.map(Vec::into_iter);
         for (count, done) in callers {
             let answer = outcomes.as_mut().map(|outcomes| outcomes.by_ref().take(count).collect());
@@ -95,7 +94,8 @@ fn gather(first: Commit, waiting: &mut mpsc::UnboundedReceiver<Commit>, most: us
 }
 
 /// A panic must not end the one thread that writes: it is a failed write like others, and the database is opened anew.
-fn guarded<T>(shared: &Arc<Shared>, write: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+fn write(shared: &Arc<Shared>, txns: Vec<Txn>) -> Result<Vec<Outcome>, StoreError> {
+    let write = || shared.write(|tables, writer| writer.commit(tables, txns));
     catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| {
         *shared.writer() = Writer::default();
         Shared::reopen_later(shared);
