@@ -90,9 +90,8 @@ impl Tally {
 
     /// Accepted requests per second.
     #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     pub fn rate(&self) -> f64 {
-        if self.elapsed.is_zero() { 0.0 } else { self.accepted as f64 / self.elapsed.as_secs_f64() }
+        per_second(self.accepted, self.elapsed)
     }
 
     /// The latency, in milliseconds, that this share of the calls was not slower than.
@@ -117,6 +116,12 @@ impl Tally {
         self.seconds.extend(other.seconds.iter().cloned());
         Ok(())
     }
+}
+
+#[must_use]
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+pub fn per_second(count: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
 #[must_use]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::counters::Counters;
 use super::process::Usage;
 use super::report::{Chart, Curve, grouped};
+use super::tally::per_second;
 use super::target::Server;
 
 const EVERY: Duration = Duration::from_millis(250);
@@ -132,6 +133,13 @@ impl<'a> Watch<'a> {
         self.moments.borrow().last().map(|moment| moment.counted.clone()).unwrap_or_default()
     }
 
+    /// Workflows per second from when a tenth was through until nine tenths were: without the first posts, which compete
+    /// with what follows them, and without the slowest few at the end.
+    #[must_use]
+    pub fn steady_rate(&self) -> Option<f64> {
+        steady_rate(&self.moments.borrow())
+    }
+
     #[must_use]
     pub fn highest_backlog(&self) -> u64 {
         self.moments.borrow().iter().map(|moment| moment.counted.backlog()).max().unwrap_or(0)
@@ -159,5 +167,34 @@ impl<'a> Watch<'a> {
             ),
             chart("resident memory, MB", vec![curve("server", |m| m.usage.resident_bytes as f64 / 1e6)]),
         ]
+    }
+}
+
+fn steady_rate(moments: &[Moment]) -> Option<f64> {
+    let all = moments.last().map_or(0, |last| last.counted.finished);
+    let when = |tenths: u64| moments.iter().find(|moment| moment.counted.finished * 10 >= all * tenths);
+    let (from, to) = when(1).zip(when(9))?;
+    let rate = per_second(to.counted.finished - from.counted.finished, to.at.saturating_sub(from.at));
+    (rate > 0.0).then_some(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(finished_by_second: &[u64]) -> Vec<Moment> {
+        let moment = |(second, finished): (u64, &u64)| Moment {
+            at: Duration::from_secs(second),
+            counted: Counters { finished: *finished, ..Counters::default() },
+            usage: Usage::default(),
+        };
+        (0..).zip(finished_by_second).map(moment).collect()
+    }
+
+    #[test]
+    fn the_beginning_and_the_slowest_few_do_not_count_as_steady() {
+        assert_eq!(steady_rate(&seen(&[0, 10, 100, 500, 900, 950, 999, 1000])), Some(400.0));
+        assert_eq!(steady_rate(&seen(&[0, 1000])), None, "there was no time between");
+        assert_eq!(steady_rate(&[]), None);
     }
 }

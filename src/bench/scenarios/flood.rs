@@ -7,7 +7,7 @@ use crate::bench::costs::{self, Costs, Times};
 use crate::bench::counters::Counters;
 use crate::bench::load::{self, Client, Pace};
 use crate::bench::report::{Chart, Row};
-use crate::bench::tally::Tally;
+use crate::bench::tally::{Tally, per_second};
 use crate::bench::target::Server;
 use crate::bench::watch::Watch;
 use crate::bench::workload::Workload;
@@ -25,6 +25,8 @@ pub struct Flood {
     pub counted: Counters,
     /// From the first post until the last workflow was through.
     pub took: Duration,
+    /// See [`Watch::steady_rate`].
+    pub steady_rate: Option<f64>,
     pub used: Times,
     pub peak_mb: Option<u64>,
     pub charts: Vec<Chart>,
@@ -51,6 +53,7 @@ impl Flood {
             used: costs.used(),
             peak_mb: usage.map(|usage| usage.peak_bytes / 1_000_000),
             charts: watch.charts(),
+            steady_rate: watch.steady_rate(),
             tally,
             counted,
             took,
@@ -72,6 +75,7 @@ impl Flood {
             .with("scheduled", self.counted.scheduled)
             .with("seconds", self.took.as_secs_f64())
             .with("workflows_per_s", self.rate())
+            .maybe("steady_per_s", self.steady_rate)
             .maybe("peak_mb", self.peak_mb)
             .and(costs::each(&self.used, self.counted.finished))
     }
@@ -96,10 +100,4 @@ pub fn unfinished(tally: &Tally, counted: &Counters) -> Vec<String> {
         notes.push(format!("{failed} of {} workflows did not end as Scheduled", counted.finished));
     }
     notes
-}
-
-#[must_use]
-#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-pub fn per_second(count: u64, time: Duration) -> f64 {
-    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }

@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use clap::Args;
 
-use super::flood::{self, BATCH, Flood, per_second, pour, unfinished};
+use super::flood::{self, BATCH, Flood, pour, unfinished};
 use crate::bench::costs::{self, Costs};
 use crate::bench::report::{Row, Table};
+use crate::bench::tally::per_second;
 use crate::bench::watch::Watch;
 use crate::bench::workload::Workload;
 use crate::bench::{Bench, Found};
