@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::{Mutex, oneshot};
@@ -33,11 +32,12 @@ pub struct Faulty {
     cancelling: Gather<()>,
 }
 
-type Reply<T> = oneshot::Sender<Result<T, StepError>>;
+type Answers<T> = Vec<Result<T, StepError>>;
+type Reply<T> = oneshot::Sender<Answers<T>>;
 
 /// Orders that go to the service together.
 struct Gather<T> {
-    waiting: RefCell<Vec<(Order, Reply<T>)>>,
+    waiting: RefCell<Vec<(Vec<Order>, Reply<T>)>>,
     turn: Mutex<()>,
 }
 
@@ -56,30 +56,32 @@ impl<T> Gather<T> {
     }
 
     /// Hands orders on, with all that others hand on until those before them are done.
-    async fn call(
-        &self,
-        orders: Vec<Order>,
-        call: impl AsyncFnOnce(&[Order]) -> Vec<Result<T, StepError>>,
-    ) -> Vec<Result<T, StepError>> {
-        let leads = !orders.is_empty() && self.waiting.borrow().is_empty();
-        let (replies, answers): (Vec<_>, Vec<_>) = orders.iter().map(|_| oneshot::channel()).unzip();
-        self.waiting.borrow_mut().extend(orders.into_iter().zip(replies));
+    async fn call(&self, orders: Vec<Order>, call: impl AsyncFnOnce(&[Order]) -> Answers<T>) -> Answers<T> {
+        if orders.is_empty() {
+            return Vec::new();
+        }
+        let (count, leads) = (orders.len(), self.waiting.borrow().is_empty());
+        let (reply, answers) = oneshot::channel();
+        self.waiting.borrow_mut().push((orders, reply));
         if leads {
             let lead = Lead(self);
             // Those whose time is up at the same moment come in the same turn of the thread.
             tokio::task::yield_now().await;
             let _turn = self.turn.lock().await;
-            let (orders, replies): (Vec<_>, Vec<_>) = self.waiting.take().into_iter().unzip();
+            let (mut all, mut replies) = (Vec::new(), Vec::new());
+            for (orders, reply) in self.waiting.take() {
+                replies.push((orders.len(), reply));
+                all.extend(orders);
+            }
             drop(lead);
-            for (reply, answer) in replies.into_iter().zip(call(&orders).await) {
+            let mut answers = call(&all).await.into_iter();
+            for (count, reply) in replies {
                 // Who is gone wants no answer.
-                let _ = reply.send(answer);
+                let _ = reply.send(answers.by_ref().take(count).collect());
             }
         }
-        let answers = answers.into_iter().map(async |answer| {
-            answer.await.unwrap_or_else(|_| Err(StepError::Transient("the call was given up".into())))
-        });
-        join_all(answers).await
+        let given_up = |_| Err(StepError::Transient("the call was given up".into()));
+        answers.await.unwrap_or_else(|_| (0..count).map(given_up).collect())
     }
 }
 
@@ -149,7 +151,7 @@ fn through(orders: &[Order], fates: &[Fate]) -> Vec<Order> {
     orders.iter().zip(fates).filter_map(reaches).collect()
 }
 
-fn answers<T>(fates: &[Fate], answers: Vec<Result<T, StepError>>) -> Vec<Result<T, StepError>> {
+fn answers<T>(fates: &[Fate], answers: Answers<T>) -> Answers<T> {
     let mut answers = answers.into_iter();
     let fail = |text: &str| Err(StepError::Transient(text.into()));
     let answer = |fate: &Fate| match fate {
@@ -200,6 +202,8 @@ impl Service for Faulty {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
 
     use super::*;
     use crate::domain::DeliveryId;

@@ -43,9 +43,15 @@ const FEW: usize = 4;
 /// Few orders wait this long for a call that is under way, or until the next look: it may be one that hangs.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// One order on its way through the agent.
+/// One order that waits for its call.
 struct Pending {
     order: Order,
+    ticket: Ticket,
+}
+
+/// What the agent keeps of an order while the service has it.
+struct Ticket {
+    id: DeliveryId,
     call: Call,
     attempts: u32,
     complete_by: Timestamp,
@@ -55,10 +61,10 @@ struct Pending {
     reply: Option<Sender>,
 }
 
-impl Drop for Pending {
+impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(reply) = self.reply.take() {
-            let answers = vec![(self.order.id.clone(), Answer::Lost)];
+            let answers = vec![(self.id.clone(), Answer::Lost)];
             reply.do_send(Answers { step: self.step, call: self.call, answers });
         }
     }
@@ -76,8 +82,15 @@ enum Breaker {
     Trying,
 }
 
+/// The orders of one call, all of one kind.
+struct Batch {
+    call: Call,
+    orders: Vec<Order>,
+    tickets: Vec<Ticket>,
+}
+
 /// A call under way: the orders come back with what became of them.
-type Called = Pin<Box<dyn Future<Output = (Vec<Pending>, Vec<Result<Output, StepError>>)>>>;
+type Called = Pin<Box<dyn Future<Output = (Batch, Vec<Result<Output, StepError>>)>>>;
 
 pub struct Agent {
     service: Arc<dyn Service>,
@@ -132,13 +145,12 @@ impl Agent {
                 self.breaker = Breaker::Trying;
             }
             self.called = Instant::now();
-            self.seen.running += batch.len();
+            self.seen.running += batch.orders.len();
             let (service, timeout) = (self.service.clone(), self.settings.timeout);
             let call = async move {
-                let results = match tokio::time::timeout(timeout, run(&*service, &batch)).await {
-                    Ok(results) => results,
-                    Err(_) => vec![Err(StepError::Transient(format!("no answer within {timeout:?}"))); batch.len()],
-                };
+                let results = tokio::time::timeout(timeout, run(&*service, batch.call, &batch.orders)).await;
+                let late = |_| Err(StepError::Transient(format!("no answer within {timeout:?}")));
+                let results = results.unwrap_or_else(|_| batch.orders.iter().map(late).collect());
                 (batch, results)
             };
             self.calls.push(Box::pin(call));
@@ -151,7 +163,7 @@ impl Agent {
         self.poll_calls = Some(task.waker().clone());
         let mut replies = Replies::of(self.seen.service);
         while let Poll::Ready(Some((batch, results))) = self.calls.poll_next_unpin(task) {
-            self.seen.running -= batch.len();
+            self.seen.running -= batch.orders.len();
             self.settle(batch, results, &mut replies, ctx);
             self.pump();
         }
@@ -168,29 +180,31 @@ impl Agent {
 
     /// The orders of the next call, when they are worth one: to undo goes before to do, since it frees what others
     /// wait for.
-    fn gather(&mut self) -> Option<Vec<Pending>> {
+    fn gather(&mut self) -> Option<Batch> {
         let queue = self.queues.iter_mut().rev().find(|q| !q.is_empty())?;
         let most = self.settings.batch.min(self.service.max_batch()).max(1);
         let few = self.seen.queued < most.div_ceil(FEW);
         if few && !self.calls.is_empty() && self.called.elapsed() < PATIENCE {
             return None;
         }
-        let batch: Vec<Pending> = queue.drain(..queue.len().min(most)).collect();
-        self.seen.queued -= batch.len();
+        let call = queue.front()?.ticket.call;
+        let (orders, tickets) = queue.drain(..queue.len().min(most)).map(|p| (p.order, p.ticket)).unzip();
+        let batch = Batch { call, orders, tickets };
+        self.seen.queued -= batch.orders.len();
         Some(batch)
     }
 
     fn settle(
         &mut self,
-        batch: Vec<Pending>,
+        batch: Batch,
         results: Vec<Result<Output, StepError>>,
         replies: &mut Replies,
         ctx: &mut Context<Self>,
     ) {
         let failed = results.iter().all(|r| matches!(r, Err(StepError::Transient(_))));
         self.count_call(failed);
-        for (mut pending, result) in batch.into_iter().zip(results) {
-            let id = pending.order.id.clone();
+        let orders = batch.orders.into_iter().zip(batch.tickets);
+        for ((order, mut ticket), result) in orders.zip(results) {
             let answer = match result {
                 Ok(output) => {
                     self.seen.done += 1;
@@ -203,19 +217,19 @@ impl Agent {
                 Err(StepError::Transient(text)) => {
                     self.seen.failures += 1;
                     let failure = Failure::new(ReasonCode::ServiceUnavailable, text);
-                    if self.may_retry(&pending) {
-                        if let Some(reply) = &pending.reply {
-                            replies.push(reply, pending.call, id, Answer::Retrying(failure));
+                    if self.may_retry(&ticket) {
+                        if let Some(reply) = &ticket.reply {
+                            replies.push(reply, ticket.call, order.id.clone(), Answer::Retrying(failure));
                         }
-                        self.retry(pending, ctx);
+                        self.retry(Pending { order, ticket }, ctx);
                         continue;
                     }
                     self.seen.gave_up += 1;
                     Answer::GaveUp(failure)
                 }
             };
-            if let Some(reply) = pending.reply.take() {
-                replies.push(&reply, pending.call, id, answer);
+            if let Some(reply) = ticket.reply.take() {
+                replies.push(&reply, ticket.call, order.id, answer);
             }
         }
     }
@@ -239,14 +253,14 @@ impl Agent {
         }
     }
 
-    fn may_retry(&self, pending: &Pending) -> bool {
-        pending.attempts < self.settings.attempts && now() < pending.complete_by
+    fn may_retry(&self, ticket: &Ticket) -> bool {
+        ticket.attempts < self.settings.attempts && now() < ticket.complete_by
     }
 
     fn retry(&mut self, mut pending: Pending, ctx: &mut Context<Self>) {
         let backoff = Backoff { first: self.settings.backoff, longest: self.settings.max_backoff };
-        let pause = backoff.pause(pending.attempts);
-        pending.attempts += 1;
+        let pause = backoff.pause(pending.ticket.attempts);
+        pending.ticket.attempts += 1;
         self.seen.retrying += 1;
         ctx.run_later(pause, move |me, _| {
             me.seen.retrying -= 1;
@@ -257,18 +271,19 @@ impl Agent {
 
     fn enqueue(&mut self, pending: Pending) {
         self.seen.queued += 1;
-        self.queues[pending.call as usize].push_back(pending);
+        self.queues[pending.ticket.call as usize].push_back(pending);
     }
 
     /// What an operator holds back is not late by its own fault: its time begins anew, and the sender is told, so that
     /// nobody else takes it for abandoned and what follows has its time, too.
-    fn hold(&mut self, is_meant: impl Fn(&Pending) -> bool) {
+    fn hold(&mut self, is_meant: impl Fn(&Ticket) -> bool) {
         let at = now();
-        for pending in self.queues.iter_mut().flatten().filter(|pending| is_meant(pending)) {
-            pending.complete_by = later(at, pending.time);
-            if let Some(reply) = &pending.reply {
-                let answers = vec![(pending.order.id.clone(), Answer::Held)];
-                reply.do_send(Answers { step: pending.step, call: pending.call, answers });
+        let held = self.queues.iter_mut().flatten().map(|pending| &mut pending.ticket);
+        for ticket in held.filter(|ticket| is_meant(ticket)) {
+            ticket.complete_by = later(at, ticket.time);
+            if let Some(reply) = &ticket.reply {
+                let answers = vec![(ticket.id.clone(), Answer::Held)];
+                reply.do_send(Answers { step: ticket.step, call: ticket.call, answers });
             }
         }
     }
@@ -277,13 +292,13 @@ impl Agent {
     fn sweep(&mut self) {
         let at = now();
         if self.seen.paused {
-            self.hold(|pending| pending.complete_by < at);
+            self.hold(|ticket| ticket.complete_by < at);
             return;
         }
         let mut late = Vec::new();
         for queue in &mut self.queues {
-            if queue.iter().any(|p| p.complete_by < at) {
-                let (over, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|p| p.complete_by < at);
+            if queue.iter().any(|p| p.ticket.complete_by < at) {
+                let (over, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|p| p.ticket.complete_by < at);
                 queue.extend(kept);
                 late.extend(over);
             }
@@ -291,11 +306,11 @@ impl Agent {
         self.seen.queued -= late.len();
         self.seen.gave_up += late.len() as u64;
         let mut replies = Replies::of(self.seen.service);
-        for mut pending in late {
-            if let Some(reply) = pending.reply.take() {
+        for Pending { order, mut ticket } in late {
+            if let Some(reply) = ticket.reply.take() {
                 let text = "the service could not be called before the time was up";
                 let answer = Answer::GaveUp(Failure::new(ReasonCode::ServiceUnavailable, text));
-                replies.push(&reply, pending.call, pending.order.id.clone(), answer);
+                replies.push(&reply, ticket.call, order.id, answer);
             }
         }
         drop(replies);
@@ -334,12 +349,11 @@ impl Drop for Replies {
     }
 }
 
-async fn run(service: &dyn Service, batch: &[Pending]) -> Vec<Result<Output, StepError>> {
-    let orders: Vec<Order> = batch.iter().map(|p| p.order.clone()).collect();
-    match batch.first().map(|p| p.call) {
-        Some(Call::Cancel) => service.cancel(&orders).await.into_iter().map(|r| r.map(|()| Output::Nothing)).collect(),
-        Some(Call::Change) => service.change(&orders).await,
-        Some(Call::Execute) | None => service.execute(&orders).await,
+async fn run(service: &dyn Service, call: Call, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+    match call {
+        Call::Cancel => service.cancel(orders).await.into_iter().map(|r| r.map(|()| Output::Nothing)).collect(),
+        Call::Change => service.change(orders).await,
+        Call::Execute => service.execute(orders).await,
     }
 }
 
@@ -375,8 +389,8 @@ impl Handler<Orders> for Agent {
         let (call, complete_by) = (orders.call, orders.complete_by);
         let time = Duration::try_from(complete_by.duration_since(now())).unwrap_or_default().max(SHORTEST);
         for order in std::mem::take(&mut orders.orders) {
-            let (step, reply) = (self.seen.service, Some(orders.reply.clone()));
-            self.enqueue(Pending { order, call, attempts: 1, complete_by, time, step, reply });
+            let (id, step, reply) = (order.id.clone(), self.seen.service, Some(orders.reply.clone()));
+            self.enqueue(Pending { order, ticket: Ticket { id, call, attempts: 1, complete_by, time, step, reply } });
         }
         self.pump();
     }

@@ -89,14 +89,13 @@ async fn one_order_to_undo_beside_many_to_do_does_not_wait() {
     let settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
     let many = settings.batch;
     let mut agent = Agent::new(Arc::new(Idle), settings, Alerts::default(), Lifeline::unwatched());
-    let pending = |call| Pending {
-        order: one_order().0.orders.remove(0),
-        call,
-        attempts: 1,
-        complete_by: now(),
-        time: SHORTEST,
-        step: StepName::Package,
-        reply: None,
+    let pending = |call| {
+        let order = one_order().0.orders.remove(0);
+        let (id, complete_by, time) = (order.id.clone(), now(), SHORTEST);
+        Pending {
+            order,
+            ticket: Ticket { id, call, attempts: 1, complete_by, time, step: StepName::Package, reply: None },
+        }
     };
     agent.calls.push(Box::pin(std::future::pending()));
     // As if it had been begun only now, however long this test takes.
@@ -104,7 +103,7 @@ async fn one_order_to_undo_beside_many_to_do_does_not_wait() {
     agent.enqueue(pending(Call::Cancel));
     assert!(agent.gather().is_none(), "one waits for more");
     (0..many).for_each(|_| agent.enqueue(pending(Call::Execute)));
-    let calls = |batch: Option<Vec<Pending>>| batch.unwrap().iter().map(|p| p.call).collect::<Vec<_>>();
+    let calls = |batch: Option<Batch>| batch.unwrap().tickets.iter().map(|t| t.call).collect::<Vec<_>>();
     assert_eq!(calls(agent.gather()), [Call::Cancel], "to undo goes first");
     assert_eq!(calls(agent.gather()), vec![Call::Execute; many]);
 }
