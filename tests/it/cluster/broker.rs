@@ -1,5 +1,7 @@
 //! RabbitMQ's ways that the other engine does not have.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use drone_delivery::cluster::{OpenError, connect};
 use drone_delivery::stream::{
@@ -11,7 +13,8 @@ use lapin::{Connection, ConnectionProperties};
 
 use super::{open, settings};
 use crate::conformance::soon;
-use crate::support::servers::{shared_rabbitmq, shared_redis};
+use crate::support::process::wait_until;
+use crate::support::servers::{RabbitMq, shared_rabbitmq, shared_redis};
 
 pub const REQUESTS: Stream = Stream::Requests(0);
 
@@ -68,6 +71,26 @@ async fn a_message_delivered_too_often_reads_like_any_dead_letter() {
     assert_eq!(letters[0], ours);
     assert_eq!((letters[1].source.as_str(), letters[1].body.as_str()), ("failed-operations", "poison"));
     assert!(letters[1].reason.contains("20 times"), "{}", letters[1].reason);
+}
+
+/// A broker closes a channel that keeps something unacknowledged for half an hour.
+#[tokio::test]
+async fn a_reader_of_a_quiet_stream_keeps_nothing_unacknowledged() {
+    let rabbitmq = RabbitMq::start();
+    let broker = open(&settings(&rabbitmq, shared_redis())).await.broker;
+    for number in numbers(0..3) {
+        soon(broker.append(REQUESTS, number.into())).await.unwrap();
+    }
+    let mut reader = soon(broker.read(REQUESTS, From::First)).await.unwrap();
+    take(&mut reader, 3).await;
+    assert_eq!(rabbitmq.unacknowledged(), 3, "an acknowledgement for a few costs too much");
+    tokio::time::pause();
+    let nothing = tokio::time::timeout(Duration::from_secs(120), reader.next()).await;
+    tokio::time::resume();
+    assert!(nothing.is_err(), "nothing came");
+    wait_until("the acknowledgement", || rabbitmq.unacknowledged() == 0);
+    soon(broker.append(REQUESTS, "3".into())).await.unwrap();
+    assert_eq!(texts(&take(&mut reader, 1).await), ["3"]);
 }
 
 #[tokio::test]

@@ -125,6 +125,21 @@ impl RabbitMq {
         self.node = Some(node);
     }
 
+    /// What its channels have sent and nobody has acknowledged.
+    pub fn unacknowledged(&self) -> u32 {
+        let dir = self.dir.path();
+        let output = Command::new(RABBITMQ.replace("-server", "ctl"))
+            .args(["--quiet", "list_channels", "messages_unacknowledged", "--no-table-headers"])
+            .env("HOME", dir)
+            .env("RABBITMQ_NODENAME", format!("t{}@localhost", self.port))
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("ERL_EPMD_PORT", self.port_mapper_port.to_string())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(|count| count.parse::<u32>().unwrap()).sum()
+    }
+
     /// Sends a signal by its name, such as `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
         self.node.as_ref().expect("it runs").signal(name);
