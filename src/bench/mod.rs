@@ -95,7 +95,7 @@ impl Bench {
 /// When the servers do not start, or a scenario cannot be carried through.
 pub fn run(options: Options, scenario: &scenarios::Scenario) -> anyhow::Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (name, engine) = (scenario.name().to_owned(), options.engine.clone());
+    let (name, engine) = (scenario.name().to_owned(), options.url.is_none().then(|| options.engine.clone()));
     let found = runtime.block_on(async {
         tokio::select! {
             found = async { scenario.run(&Bench::prepare(options).await?).await } => found,

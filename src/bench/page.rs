@@ -22,7 +22,8 @@ svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#475569}
 
 #[must_use]
 pub fn page(report: &Report) -> String {
-    let title = format!("{} on the {} engine", escape(&report.scenario), escape(&report.engine));
+    let engine = report.engine.as_ref().map_or("a given server".to_owned(), |engine| format!("the {engine} engine"));
+    let title = format!("{} on {}", escape(&report.scenario), escape(&engine));
     let mut body = format!(
         "<h1>{title}</h1><p><code>{}</code><br>{}, version {}, {} cores</p>",
         escape(&report.command),

@@ -62,7 +62,8 @@ pub struct Curve {
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub scenario: String,
-    pub engine: String,
+    /// Not known of a server that was given.
+    pub engine: Option<String>,
     pub command: String,
     pub version: String,
     pub at: String,
@@ -180,7 +181,7 @@ pub mod samples {
         let rows = vec![row("single <posts>", 54_321.6), row("batch", 7.25).maybe("rss_mb", None::<u64>)];
         Report {
             scenario: "ingest".into(),
-            engine: "embedded".into(),
+            engine: Some("embedded".into()),
             command: "drone-delivery bench ingest".into(),
             version: "0".into(),
             at: "2026-12-01T10:00:00Z".into(),

@@ -122,6 +122,15 @@ impl Server {
         Ok((reply.status, reply.body.to_vec()))
     }
 
+    /// Whether something can be posted here.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn knows(&self, path: &str) -> anyhow::Result<bool> {
+        let (status, _) = self.call(&http::request("POST", path, "application/json", b"{}")).await?;
+        Ok(!matches!(status, 404 | 405))
+    }
+
     /// What the server has counted.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub struct Bench {
     #[arg(long, global = true)]
     private: bool,
     /// Measures a server that runs already, such as http://127.0.0.1:8080, and puts accounts and drones into it
-    #[arg(long, global = true, conflicts_with_all = ["private", "set", "config"])]
+    #[arg(long, global = true, conflicts_with_all = ["engine", "private", "set", "config"])]
     url: Option<String>,
     /// Lets --url be another machine
     #[arg(long, global = true)]

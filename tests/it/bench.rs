@@ -6,8 +6,17 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Runs a scenario and reads its JSON.
+use crate::support::process::{Process, free_port};
+
+/// Runs a scenario on a server of its own.
 fn bench(scenario: &str, more: &[&str]) -> Value {
+    let found = run(scenario, more);
+    assert_eq!(found["engine"], "embedded");
+    found
+}
+
+/// Runs a scenario and reads its JSON.
+fn run(scenario: &str, more: &[&str]) -> Value {
     let dir = TempDir::new().unwrap();
     let (json, page) = (dir.path().join("found.json"), dir.path().join("found.html"));
     let output = Command::new(env!("CARGO_BIN_EXE_drone-delivery"))
@@ -24,7 +33,7 @@ fn bench(scenario: &str, more: &[&str]) -> Value {
     assert!(!output.stdout.is_empty(), "{scenario} printed no table");
     assert!(fs::read_to_string(&page).unwrap().contains("<polyline"), "{scenario} drew no curve");
     let found: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
-    assert_eq!((&found["scenario"], &found["engine"]), (&scenario.into(), &"embedded".into()));
+    assert_eq!(found["scenario"], scenario);
     found
 }
 
@@ -42,6 +51,23 @@ fn ingest_measures_all_kinds_of_posts_beside_the_limit() {
         assert!(row["p99_ms"].as_f64().unwrap() >= row["p50_ms"].as_f64().unwrap(), "{row}");
     }
     assert!(rows(&found, 0)[1]["of_the_limit"].as_f64().unwrap() > 0.0);
+}
+
+/// A server of an operator has no such handler unless it was given one.
+#[test]
+fn ingest_says_so_when_there_is_no_limit_to_compare_with() {
+    let (dir, port) = (TempDir::new().unwrap(), free_port());
+    let url = format!("http://127.0.0.1:{port}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_drone-delivery"));
+    command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"]).arg(dir.path().join("data"));
+    let _server = Process::start(command, dir.path(), "server");
+    let found = run("ingest", &["--turns", "1", "--rates", "100", "--url", &url]);
+    let calls: Vec<_> = rows(&found, 0).iter().map(|row| row["calls"].as_str().unwrap()).collect();
+    assert_eq!(calls, ["single posts", "batch posts"]);
+    assert!(rows(&found, 0).iter().all(|row| row["of_the_limit"].is_null() && row["dropped"] == 0), "{found}");
+    assert!(found["engine"].is_null());
+    let notes = found["notes"].to_string();
+    assert!(notes.contains("http.limit_route") && !notes.contains("roles"), "{notes}");
 }
 
 #[test]

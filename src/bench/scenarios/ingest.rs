@@ -42,6 +42,7 @@ pub struct Ingest {
 /// One kind of call, and what became of it so far.
 struct Kind {
     name: &'static str,
+    path: &'static str,
     workload: Rc<Workload>,
     tally: Tally,
     rates: Vec<f64>,
@@ -49,9 +50,9 @@ struct Kind {
 }
 
 impl Kind {
-    fn new(name: &'static str, path: &str, batch: usize) -> anyhow::Result<Self> {
+    fn new(name: &'static str, path: &'static str, batch: usize) -> anyhow::Result<Self> {
         let workload = Rc::new(Workload::new(path, batch)?);
-        Ok(Self { name, workload, tally: Tally::new()?, rates: Vec::new(), used: Times::new() })
+        Ok(Self { name, path, workload, tally: Tally::new()?, rates: Vec::new(), used: Times::new() })
     }
 
     fn use_up(&mut self, times: Times) {
@@ -67,11 +68,14 @@ impl Ingest {
     pub(super) async fn run(&self, bench: &Bench) -> anyhow::Result<Found> {
         let server = bench.start(&bench.home(), &[("roles", self.roles.clone())]).await?;
         let seconds = Duration::from_secs_f64(bench.size(self.seconds, 0.5));
-        let mut kinds = vec![
-            Kind::new("limit (keeps nothing)", LIMIT, 1)?,
-            Kind::new("single posts", SINGLE, 1)?,
-            Kind::new("batch posts", BATCH, self.batch)?,
-        ];
+        let mut found = Found::default();
+        let mut kinds = vec![Kind::new("single posts", SINGLE, 1)?, Kind::new("batch posts", BATCH, self.batch)?];
+        if server.knows(LIMIT).await? {
+            kinds.insert(0, Kind::new("limit (keeps nothing)", LIMIT, 1)?);
+        } else {
+            let note = format!("nothing to compare with: the server has no {LIMIT}; http.limit_route gives it one");
+            found.notes.push(note);
+        }
         for kind in &kinds {
             load::put(bench.client(&server), kind.workload.clone(), Pace::For(seconds / 4)).await?;
         }
@@ -85,13 +89,14 @@ impl Ingest {
                 kind.tally.add(&tally)?;
             }
         }
-        let mut found = Found { charts: vec![turns(&kinds)], ..Found::default() };
+        found.charts.push(turns(&kinds));
         found.tables.push(saturation(&kinds));
         self.fixed_rates(bench, &server, &mut found).await?;
-        found.notes.push(format!(
-            "{} connections; the server has the roles {}; latency at saturation is that of a full queue",
-            bench.options.connections, self.roles
-        ));
+        let connections = bench.options.connections;
+        found.notes.push(format!("{connections} connections; latency at saturation is that of a full queue"));
+        if bench.options.url.is_none() {
+            found.notes.push(format!("the server has the roles {}", self.roles));
+        }
         Ok(found)
     }
 
@@ -122,11 +127,13 @@ pub(super) fn latencies(row: Row, tally: &Tally) -> Row {
 }
 
 fn saturation(kinds: &[Kind]) -> Table {
-    let limit = median(&kinds[0].rates);
+    let limit = kinds.iter().find(|kind| kind.path == LIMIT).map(|limit| median(&limit.rates));
     let row = |kind: &Kind| {
         let rate = median(&kind.rates);
-        let row =
-            Row::default().with("calls", kind.name).with("accepted_per_s", rate).with("of_the_limit", rate / limit);
+        let row = Row::default()
+            .with("calls", kind.name)
+            .with("accepted_per_s", rate)
+            .maybe("of_the_limit", limit.map(|limit| rate / limit));
         latencies(row, &kind.tally).and(costs::each(&kind.used, kind.tally.accepted))
     };
     Table { title: "Saturation, the median of all turns".to_owned(), rows: kinds.iter().map(row).collect() }
