@@ -31,9 +31,9 @@ impl Servers {
         let mut epmd = Command::new("epmd");
         epmd.args(["-port", &mapper_port.to_string(), "-address", "127.0.0.1"]);
         let port_mapper = Process::start(epmd, dir, "epmd")?;
-        let mut redis = Process::start(redis(dir, redis_port), dir, "redis")?;
+        let mut redis = Process::start(redis_server(dir, redis_port), dir, "redis")?;
         opened(&mut redis, redis_port).await?;
-        let mut broker = Process::start(rabbitmq(dir, broker_port, mapper_port)?, dir, "rabbitmq")?;
+        let mut broker = Process::start(rabbitmq_server(dir, broker_port, mapper_port)?, dir, "rabbitmq")?;
         opened(&mut broker, broker_port).await?;
         Ok(Self { broker, redis, _port_mapper: port_mapper, broker_port, redis_port })
     }
@@ -43,8 +43,22 @@ impl Servers {
     pub fn settings(&self) -> Vec<(String, String)> {
         vec![
             ("rabbitmq.url".to_owned(), format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.broker_port)),
-            ("redis.url".to_owned(), format!("redis://127.0.0.1:{}/0", self.redis_port)),
+            ("redis.url".to_owned(), self.redis_url()),
         ]
+    }
+
+    /// Empties Redis, which is slower the more it holds: whatever is compared begins with the same.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn empty(&self) -> anyhow::Result<()> {
+        let client = redis::Client::open(self.redis_url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        Ok(redis::cmd("FLUSHALL").arg("SYNC").exec_async(&mut connection).await?)
+    }
+
+    fn redis_url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.redis_port)
     }
 
     /// What the broker and Redis have used, by column of the tables that show it.
@@ -54,7 +68,7 @@ impl Servers {
     }
 }
 
-fn redis(dir: &Path, port: u16) -> Command {
+fn redis_server(dir: &Path, port: u16) -> Command {
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
     // As in docker-compose.yml.
@@ -62,7 +76,7 @@ fn redis(dir: &Path, port: u16) -> Command {
     command
 }
 
-fn rabbitmq(dir: &Path, port: u16, mapper_port: u16) -> anyhow::Result<Command> {
+fn rabbitmq_server(dir: &Path, port: u16, mapper_port: u16) -> anyhow::Result<Command> {
     let settings =
         format!("listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\nlog.console = true\nlog.file = false\n");
     fs::write(dir.join("rabbitmq.conf"), settings)?;

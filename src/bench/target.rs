@@ -36,12 +36,17 @@ pub struct Server {
 }
 
 impl Bench {
-    /// A new installation with nothing in it.
-    #[must_use]
-    pub fn home(&self) -> Home {
+    /// A new installation with nothing in it. Those before it have ended.
+    ///
+    /// # Errors
+    /// When our own Redis does not answer.
+    pub async fn home(&self) -> anyhow::Result<Home> {
+        if let Some(servers) = &self.servers {
+            servers.empty().await?;
+        }
         let number = self.homes.replace(self.homes.get() + 1);
         let prefix = format!("bench-{}-{number}", std::process::id());
-        Home { data_dir: self.dir.path().join(&prefix), prefix }
+        Ok(Home { data_dir: self.dir.path().join(&prefix), prefix })
     }
 
     /// Starts a server in an installation and waits until it is ready; or takes the one that was given.
@@ -80,7 +85,7 @@ impl Bench {
     /// # Errors
     /// When it does not come up or does not take them.
     pub async fn start_seeded(&self, settings: &[(&str, String)]) -> anyhow::Result<Server> {
-        let server = self.start(&self.home(), settings).await?;
+        let server = self.start(&self.home().await?, settings).await?;
         server.seed().await?;
         Ok(server)
     }

@@ -66,7 +66,7 @@ impl Kind {
 
 impl Ingest {
     pub(super) async fn run(&self, bench: &Bench) -> anyhow::Result<Found> {
-        let server = bench.start(&bench.home(), &[("roles", self.roles.clone())]).await?;
+        let server = bench.start(&bench.home().await?, &[("roles", self.roles.clone())]).await?;
         let seconds = Duration::from_secs_f64(bench.size(self.seconds, 0.5));
         let mut found = Found::default();
         let mut kinds = vec![Kind::new("single posts", SINGLE, 1)?, Kind::new("batch posts", BATCH, self.batch)?];

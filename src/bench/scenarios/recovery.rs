@@ -62,7 +62,7 @@ impl Recovery {
     }
 
     async fn restart(&self, bench: &Bench) -> anyhow::Result<Row> {
-        let home = bench.home();
+        let home = bench.home().await?;
         let victim = self.loaded(bench, &home, true).await?;
         let (before, killed) = victim.kill().await?;
         let server = bench.start(&home, &self.settings()).await?;
@@ -72,7 +72,7 @@ impl Recovery {
     }
 
     async fn takeover(&self, bench: &Bench) -> anyhow::Result<Row> {
-        let home = bench.home();
+        let home = bench.home().await?;
         let heir = bench.start(&home, &self.settings()).await?;
         heir.seed().await?;
         // The heir's counters do not know what the victim has accepted, nor the victim's what the heir has done.

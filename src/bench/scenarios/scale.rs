@@ -49,7 +49,7 @@ impl Scale {
 
 /// Takes the requests in without a scheduler, then starts one.
 async fn backlogged(bench: &Bench, requests: u64, found: &mut Found) -> anyhow::Result<Row> {
-    let home = bench.home();
+    let home = bench.home().await?;
     let intake = bench.start(&home, &[("roles", "ingestion,services".to_owned())]).await?;
     intake.seed().await?;
     let workload = Rc::new(Workload::new(BATCH, flood::SIZE)?);
