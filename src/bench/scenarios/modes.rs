@@ -18,8 +18,8 @@ pub struct Modes {
     /// How long each call of a service takes; with the heavy tail, the median
     #[arg(long, default_value_t = 10)]
     latency_ms: u64,
-    /// Calls of one service at once: enough that it is the mode that is compared. With a heavy tail a call takes 24 ms on
-    /// average, so that 512 of them were no more than 21,600/s
+    /// Calls of one service at once: enough that the services are not the bound. With a heavy tail a call takes 24 ms on
+    /// average, so that 512 at once would be 21,600/s at most
     #[arg(long, default_value_t = 1024)]
     concurrency: u32,
     /// The modes to compare, separated by commas
