@@ -73,13 +73,17 @@ impl RabbitMq {
         server
     }
 
+    fn name(&self) -> String {
+        format!("t{}@localhost", self.port)
+    }
+
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
     /// Waits until a queue's name is in the broker's files: it takes its time, and forgets what is not there.
     pub fn wait_until_it_remembers(&self, queue: &str) {
-        let mnesia = self.dir.path().join("mnesia").join(format!("t{}@localhost", self.port));
+        let mnesia = self.dir.path().join("mnesia").join(self.name());
         let knows = |file: &str| {
             let bytes = fs::read(mnesia.join(file)).unwrap_or_default();
             bytes.windows(queue.len()).any(|window| window == queue.as_bytes())
@@ -104,7 +108,7 @@ impl RabbitMq {
         command
             .current_dir(dir)
             .env("HOME", dir)
-            .env("RABBITMQ_NODENAME", format!("t{}@localhost", self.port))
+            .env("RABBITMQ_NODENAME", self.name())
             .env("RABBITMQ_MNESIA_BASE", dir.join("mnesia"))
             .env("RABBITMQ_LOG_BASE", dir.join("log"))
             .env("RABBITMQ_CONFIG_FILE", dir.join("rabbitmq.conf"))
@@ -131,7 +135,7 @@ impl RabbitMq {
         let output = Command::new(RABBITMQ.replace("-server", "ctl"))
             .args(["--quiet", "list_channels", "messages_unacknowledged", "--no-table-headers"])
             .env("HOME", dir)
-            .env("RABBITMQ_NODENAME", format!("t{}@localhost", self.port))
+            .env("RABBITMQ_NODENAME", self.name())
             .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
             .env("ERL_EPMD_PORT", self.port_mapper_port.to_string())
             .output()
