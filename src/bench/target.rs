@@ -18,6 +18,8 @@ use super::workload::{ACCOUNTS, DRONES, Places, account};
 use super::{Bench, Options};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A server that was given runs already.
+const PATIENCE_WITH_A_GIVEN_ONE: Duration = Duration::from_secs(5);
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Drones are at home elsewhere than the requests are.
 const SEED: u64 = 11;
@@ -98,7 +100,8 @@ impl Server {
     }
 
     async fn ready(self) -> anyhow::Result<Self> {
-        let deadline = Instant::now() + PATIENCE;
+        let patience = if self.process.is_some() { PATIENCE } else { PATIENCE_WITH_A_GIVEN_ONE };
+        let deadline = Instant::now() + patience;
         let request = http::request("GET", "/readyz", "text/plain", b"");
         loop {
             self.check()?;
@@ -106,7 +109,7 @@ impl Server {
             if matches!(&reply, Ok((200, _))) {
                 return Ok(self);
             }
-            anyhow::ensure!(Instant::now() < deadline, "the server was not ready in {PATIENCE:?}: {reply:?}");
+            anyhow::ensure!(Instant::now() < deadline, "{} was not ready in {patience:?}: {reply:?}", self.address);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -1,5 +1,6 @@
 //! `drone-delivery bench`: runs a scenario, prints its tables, and writes JSON and a page where asked.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -73,6 +74,11 @@ impl Bench {
             config: self.config,
             set: self.set,
         };
+        // Before the work, not after it: what was found would be lost.
+        for file in self.json.iter().chain(&self.report) {
+            let opened = File::options().append(true).create(true).open(file);
+            opened.with_context(|| format!("cannot write {}", file.display()))?;
+        }
         let report = bench::run(options, &self.scenario)?;
         print(&report.to_text());
         if let Some(file) = self.json {

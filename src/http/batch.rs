@@ -16,7 +16,7 @@ use crate::actors::writer::WriteError;
 use crate::domain::time::{self, Timestamp};
 use crate::domain::{DeliveryId, Fault};
 
-const MAX_ITEMS: usize = 1000;
+pub const MAX_ITEMS: usize = 1000;
 
 /// What became of each item, in their order.
 type Results = Vec<Result<DeliveryId, Problem>>;

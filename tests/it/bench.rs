@@ -81,6 +81,71 @@ fn workflow_sees_every_request_scheduled() {
 }
 
 #[test]
+fn a_steady_rate_and_a_spike_are_taken_whole() {
+    for scenario in ["sustained", "spike"] {
+        let found = bench(scenario, &["--rate", "500"]);
+        let row = &rows(&found, 0)[0];
+        assert!(row["accepted"].as_u64().unwrap() > 0, "{row}");
+        assert_eq!((&row["dropped"], &row["timed_out"]), (&0.into(), &0.into()), "{row}");
+        assert_eq!(row["accepted"], row["scheduled"], "{row}");
+    }
+}
+
+#[test]
+fn all_modes_are_compared_under_both_latencies() {
+    let found = bench("modes", &[]);
+    let seen: Vec<_> = rows(&found, 0).iter().map(|row| format!("{} {}", row["latency"], row["mode"])).collect();
+    assert_eq!(seen.len(), 6, "{seen:?}");
+    assert!(rows(&found, 0).iter().all(|row| row["accepted"] == row["scheduled"]), "{found}");
+}
+
+#[test]
+fn after_a_kill_nothing_is_missing() {
+    let found = bench("recovery", &[]);
+    let row = &rows(&found, 0)[0];
+    assert_eq!(row["missing"], 0, "{row}");
+    assert!(row["first_work_s"].as_f64().unwrap() <= row["all_done_s"].as_f64().unwrap(), "{row}");
+}
+
+#[test]
+fn partitions_and_backlogs_have_their_cost() {
+    let found = bench("scale", &["--partitions", "1,2", "--backlogs", "50000"]);
+    assert_eq!((rows(&found, 0).len(), rows(&found, 1).len()), (2, 1));
+    for row in rows(&found, 0).iter().chain(rows(&found, 1)) {
+        assert!(row["scheduled"].as_u64().unwrap() > 0, "{row}");
+        assert!(row["cpu_us_each"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
+
+/// What the command does with options that make no sense: nothing, and it says which one.
+#[test]
+fn bad_options_are_named_before_anything_is_started() {
+    let folder = TempDir::new().unwrap();
+    let nowhere = folder.path().join("missing").join("found.json").display().to_string();
+    for (arguments, named) in [
+        (["ingest", "--batch", "0"], "--batch"),
+        (["ingest", "--batch", "1001"], "1000"),
+        (["ingest", "--rates", "100,0"], "--rates"),
+        (["ingest", "--seconds", "0"], "--seconds"),
+        (["sustained", "--rate", "NaN"], "--rate"),
+        (["spike", "--peak", "inf"], "--peak"),
+        (["workflow", "--part", "0"], "--part"),
+        (["workflow", "--requests", "0"], "--requests"),
+        (["modes", "--modes", "strem"], "stream"),
+        (["modes", "--concurrency", "0"], "--concurrency"),
+        (["scale", "--backlogs", "0"], "--backlogs"),
+        (["recovery", "--runs", "0"], "--runs"),
+        (["sustained", "--json", &nowhere], "found.json"),
+        (["sustained", "--url", "http://127.0.0.1:9"], "127.0.0.1:9"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_drone-delivery")).arg("bench").args(arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(named), "{arguments:?}: {told}");
+        assert!(!told.contains("panicked"), "{told}");
+    }
+}
+
+#[test]
 fn another_machine_is_not_put_under_load() {
     let output = Command::new(env!("CARGO_BIN_EXE_drone-delivery"))
         .args(["bench", "sustained", "--quick", "--url", "http://192.0.2.1:80"])

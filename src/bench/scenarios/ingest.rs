@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::{MOST_PER_SECOND, MOST_RUNS, MOST_SECONDS, between};
 use crate::bench::costs::{self, Costs, Times};
 use crate::bench::load::{self, Pace};
 use crate::bench::report::{Chart, Curve, Row, Table};
@@ -15,6 +16,7 @@ use crate::bench::tally::Tally;
 use crate::bench::target::Server;
 use crate::bench::workload::Workload;
 use crate::bench::{Bench, Found};
+use crate::http::batch::MAX_ITEMS;
 
 const LIMIT: &str = "/api/limit";
 const SINGLE: &str = "/api/deliveryrequests";
@@ -23,16 +25,16 @@ const BATCH: &str = "/api/deliveryrequests/batch";
 #[derive(Debug, Args)]
 pub struct Ingest {
     /// Turns of each kind of call
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = between(1, MOST_RUNS))]
     turns: u32,
     /// Seconds of one turn
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 5.0, value_parser = between(0.1, MOST_SECONDS))]
     seconds: f64,
     /// Requests in a batch
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = between(1, MAX_ITEMS))]
     batch: usize,
     /// Single posts per second whose latency is measured, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "1000,5000,10000")]
+    #[arg(long, value_delimiter = ',', default_value = "1000,5000,10000", value_parser = between(1.0, MOST_PER_SECOND))]
     rates: Vec<f64>,
     /// The roles of the server; with the scheduler's, the requests are carried out meanwhile
     #[arg(long, default_value = "ingestion")]

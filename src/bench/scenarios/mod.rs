@@ -1,5 +1,8 @@
 //! The scenarios. Each starts the servers it needs, puts its load on them and says what it found.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use super::{Bench, Found};
 
 mod flood;
@@ -16,6 +19,23 @@ pub use rates::{Spike, Sustained};
 pub use recovery::Recovery;
 pub use scale::Scale;
 pub use workflow::Workflow;
+
+/// The largest numbers that are taken: a mistyped one must not fill the machine.
+const MOST_REQUESTS: u64 = 10_000_000;
+const MOST_PER_SECOND: f64 = 1_000_000.0;
+const MOST_SECONDS: f64 = 86_400.0;
+const MOST_RUNS: u32 = 1_000;
+
+/// Reads an option's number, both ends included.
+fn between<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Send + Sync + Copy + 'static,
+{
+    move |text| {
+        let fits = |number: &T| (least..=most).contains(number);
+        text.parse().ok().filter(fits).ok_or_else(|| format!("a number from {least} to {most}"))
+    }
+}
 
 /// What to measure, and with which sizes.
 #[derive(Debug, clap::Subcommand)]
@@ -62,5 +82,19 @@ impl Scenario {
             Self::Recovery(scenario) => scenario.run(bench).await,
             Self::Scale(scenario) => scenario.run(bench).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::between;
+
+    #[test]
+    fn numbers_are_taken_within_their_bounds() {
+        let (batch, rate) = (between(1_usize, 1_000), between(1.0_f64, 10.0));
+        assert_eq!((batch("1"), batch("1000"), rate("2.5")), (Ok(1), Ok(1_000), Ok(2.5)));
+        assert!(["0", "1001", "-1", "many", ""].iter().all(|text| batch(text).is_err()));
+        assert!(["0", "11", "NaN", "inf", "-1"].iter().all(|text| rate(text).is_err()));
+        assert_eq!(batch("0"), Err("a number from 1 to 1000".to_owned()));
     }
 }

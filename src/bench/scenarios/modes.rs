@@ -1,9 +1,11 @@
 //! The consumption modes side by side: the same requests over services that all take the same time, or whose time has
 //! a heavy tail.
 
+use anyhow::Context as _;
 use clap::Args;
 
 use super::flood::{self, Flood};
+use super::{MOST_REQUESTS, between};
 use crate::bench::report::{Row, Table};
 use crate::bench::{Bench, Found};
 
@@ -13,17 +15,17 @@ const LATENCIES: [&str; 2] = ["fixed", "heavy"];
 #[derive(Debug, Args)]
 pub struct Modes {
     /// Requests for each mode and kind of latency
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = between(1, MOST_REQUESTS))]
     requests: u64,
     /// How long each call of a service takes; with the heavy tail, the median
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = between(1_u64, 60_000))]
     latency_ms: u64,
     /// Calls of one service at once: enough that the services are not the bound. With a heavy tail a call takes 24 ms on
     /// average, so that 512 at once would be 21,600/s at most
-    #[arg(long, default_value_t = 1024)]
+    #[arg(long, default_value_t = 1024, value_parser = between(1_u32, 10_000))]
     concurrency: u32,
     /// The modes to compare, separated by commas
-    #[arg(long, value_delimiter = ',', default_values_t = MODES.map(str::to_owned))]
+    #[arg(long, value_delimiter = ',', default_values_t = MODES.map(str::to_owned), value_parser = MODES)]
     modes: Vec<String>,
 }
 
@@ -34,21 +36,18 @@ impl Modes {
         for latency in LATENCIES {
             let mut first = None;
             for mode in &self.modes {
-                match self.one(bench, mode, latency).await {
-                    Ok(flood) => {
-                        let first = *first.get_or_insert(flood.steady_rate);
-                        let faster = first.zip(flood.steady_rate).map(|(first, this)| first / this);
-                        let row = Row::default().with("latency", latency).with("mode", mode.as_str());
-                        let row = flood.add_to(row, &mut found);
-                        rows.push(
-                            row.maybe("scheduled_p50_up_to_ms", flood.counted.scheduled_within(0.5))
-                                .maybe("scheduled_p99_up_to_ms", flood.counted.scheduled_within(0.99))
-                                .maybe("first_mode_is_faster_by", faster),
-                        );
-                        found.charts.extend(flood.charts);
-                    }
-                    Err(error) => found.notes.push(format!("{mode} with {latency} latency was left out: {error:#}")),
-                }
+                let flood = self.one(bench, mode, latency).await;
+                let flood = flood.with_context(|| format!("{mode} with {latency} latency"))?;
+                let first = *first.get_or_insert(flood.steady_rate);
+                let faster = first.zip(flood.steady_rate).map(|(first, this)| first / this);
+                let row = Row::default().with("latency", latency).with("mode", mode.as_str());
+                let row = flood.add_to(row, &mut found);
+                rows.push(
+                    row.maybe("scheduled_p50_up_to_ms", flood.counted.scheduled_within(0.5))
+                        .maybe("scheduled_p99_up_to_ms", flood.counted.scheduled_within(0.99))
+                        .maybe("first_mode_is_faster_by", faster),
+                );
+                found.charts.extend(flood.charts);
             }
         }
         let title = format!("Every call of a service takes {} ms, {} calls at once", self.latency_ms, self.concurrency);

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::flood::unfinished;
 use super::ingest::latencies;
+use super::{MOST_PER_SECOND, MOST_SECONDS, between};
 use crate::bench::costs::{self, Costs};
 use crate::bench::load::{self, Pace};
 use crate::bench::report::{Chart, Curve, Row, Table};
@@ -15,36 +16,37 @@ use crate::bench::tally::{Tally, millis};
 use crate::bench::watch::Watch;
 use crate::bench::workload::Workload;
 use crate::bench::{Bench, Found};
+use crate::http::batch::MAX_ITEMS;
 
 #[derive(Debug, Args)]
 pub struct Sustained {
     /// Requests per second
-    #[arg(long, default_value_t = 10_000.0)]
+    #[arg(long, default_value_t = 10_000.0, value_parser = between(1.0, MOST_PER_SECOND))]
     rate: f64,
     /// How long
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 60.0, value_parser = between(0.1, MOST_SECONDS))]
     seconds: f64,
     /// Requests in one post
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = between(1, MAX_ITEMS))]
     batch: usize,
 }
 
 #[derive(Debug, Args)]
 pub struct Spike {
     /// Requests per second before and after the spike
-    #[arg(long, default_value_t = 10_000.0)]
+    #[arg(long, default_value_t = 10_000.0, value_parser = between(1.0, MOST_PER_SECOND))]
     rate: f64,
     /// How long before the spike, and again after it
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = between(0.1, MOST_SECONDS))]
     around: f64,
     /// Requests per second in the spike
-    #[arg(long, default_value_t = 50_000.0)]
+    #[arg(long, default_value_t = 50_000.0, value_parser = between(1.0, MOST_PER_SECOND))]
     peak: f64,
     /// How long the spike is
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = between(0.1, MOST_SECONDS))]
     seconds: f64,
     /// Requests in one post
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = between(1, MAX_ITEMS))]
     batch: usize,
 }
 

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::flood::{self, BATCH, pour};
+use super::{MOST_REQUESTS, MOST_RUNS, between};
 use crate::bench::counters::Counters;
-use crate::bench::report::{Row, Table};
+use crate::bench::report::{Chart, Curve, Row, Table};
 use crate::bench::tally::Tally;
 use crate::bench::target::{Home, Server};
 use crate::bench::workload::Workload;
@@ -22,15 +23,18 @@ const EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug, Args)]
 pub struct Recovery {
     /// Requests that are accepted before the kill
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = between(1, MOST_REQUESTS))]
     requests: u64,
     /// How often
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = between(1, MOST_RUNS))]
     runs: u32,
     /// After how long a dead server's partitions are taken over
     #[arg(long, default_value_t = 2_000)]
     lease_ms: u64,
 }
+
+/// What was left to do, by the time since the kill.
+type Points = Vec<(f64, f64)>;
 
 /// A server that has accepted requests and done a part of them.
 struct Victim {
@@ -42,17 +46,23 @@ struct Victim {
 impl Recovery {
     pub(super) async fn run(&self, bench: &Bench) -> anyhow::Result<Found> {
         bench.options.refuse_url()?;
-        let (mut found, mut rows) = (Found::default(), Vec::new());
+        let (mut found, mut rows, mut curves) = (Found::default(), Vec::new(), Vec::new());
+        let mut add = |how: &str, run: u32, (row, points): (Row, Points)| {
+            rows.push(Row::default().with("how", how).with("run", run).and(row));
+            curves.push(Curve { name: format!("{how}, run {run}"), points });
+        };
         for run in 1..=bench.size(self.runs, 1) {
-            rows.push(Row::default().with("how", "started again").with("run", run).and(self.restart(bench).await?));
+            add("started again", run, self.restart(bench).await?);
         }
         if bench.options.engine == "cluster" {
             for run in 1..=bench.size(self.runs, 1) {
-                rows.push(Row::default().with("how", "taken over").with("run", run).and(self.takeover(bench).await?));
+                add("taken over", run, self.takeover(bench).await?);
             }
         } else {
             found.notes.push("a takeover needs two servers, so the cluster engine".to_owned());
         }
+        let title = "Requests left to do".to_owned();
+        found.charts.push(Chart { title, x: "seconds after the kill".to_owned(), curves });
         found.tables.push(Table { title: "After kill -9, with work under way".to_owned(), rows });
         Ok(found)
     }
@@ -61,17 +71,17 @@ impl Recovery {
         [("partitions.lease_ms", self.lease_ms.to_string())]
     }
 
-    async fn restart(&self, bench: &Bench) -> anyhow::Result<Row> {
+    async fn restart(&self, bench: &Bench) -> anyhow::Result<(Row, Points)> {
         let home = bench.home().await?;
         let victim = self.loaded(bench, &home, true).await?;
         let (before, killed) = victim.kill().await?;
         let server = bench.start(&home, &self.settings()).await?;
         let ready = killed.elapsed();
-        let row = after(&server, &before, &Counters::default(), killed).await?;
-        Ok(Row::default().with("ready_s", ready.as_secs_f64()).and(row))
+        let (row, points) = after(&server, &before, &Counters::default(), killed).await?;
+        Ok((Row::default().with("ready_s", ready.as_secs_f64()).and(row), points))
     }
 
-    async fn takeover(&self, bench: &Bench) -> anyhow::Result<Row> {
+    async fn takeover(&self, bench: &Bench) -> anyhow::Result<(Row, Points)> {
         let home = bench.home().await?;
         let heir = bench.start(&home, &self.settings()).await?;
         heir.seed().await?;
@@ -116,7 +126,10 @@ impl Victim {
 }
 
 /// Waits until what the dead server left is done.
-async fn after(server: &Server, before: &Counters, base: &Counters, killed: Instant) -> anyhow::Result<Row> {
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+async fn after(server: &Server, before: &Counters, base: &Counters, killed: Instant) -> anyhow::Result<(Row, Points)> {
+    let left = |done: u64| before.accepted.saturating_sub(before.finished + done);
+    let mut points = vec![(0.0, left(0) as f64)];
     let mut last = (0, Instant::now());
     let mut first = None;
     loop {
@@ -127,17 +140,18 @@ async fn after(server: &Server, before: &Counters, base: &Counters, killed: Inst
         }
         if done != last.0 {
             last = (done, Instant::now());
+            points.push((killed.elapsed().as_secs_f64(), left(done) as f64));
         }
-        if before.finished + done >= before.accepted || last.1.elapsed() > STANDSTILL {
-            let missing = before.accepted.saturating_sub(before.finished + done);
-            return Ok(Row::default()
+        if left(done) == 0 || last.1.elapsed() > STANDSTILL {
+            let row = Row::default()
                 .maybe("first_work_s", first.map(|first| first.as_secs_f64()))
                 .with("all_done_s", (last.1 - killed).as_secs_f64())
                 .with("accepted", before.accepted)
                 .with("done_before", before.finished)
                 .with("done_after", counted.finished)
                 .with("replayed", counted.replayed)
-                .with("missing", missing));
+                .with("missing", left(done));
+            return Ok((row, points));
         }
         tokio::time::sleep(EVERY).await;
     }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use clap::Args;
 
 use super::flood::{self, BATCH, Flood, pour, unfinished};
+use super::{MOST_REQUESTS, between};
 use crate::bench::costs::{self, Costs};
 use crate::bench::report::{Row, Table};
 use crate::bench::tally::per_second;
@@ -19,10 +20,10 @@ pub struct Scale {
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32")]
     partitions: Vec<u32>,
     /// Requests for each number of partitions
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = between(1, MOST_REQUESTS))]
     requests: u64,
     /// Requests that wait when the scheduler is started, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "10000,100000,1000000")]
+    #[arg(long, value_delimiter = ',', default_value = "10000,100000,1000000", value_parser = between(1, MOST_REQUESTS))]
     backlogs: Vec<u64>,
 }
 

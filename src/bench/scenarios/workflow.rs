@@ -6,6 +6,7 @@ use std::rc::Rc;
 use clap::Args;
 
 use super::flood::{self, BATCH, Flood, unfinished};
+use super::{MOST_REQUESTS, MOST_RUNS, between};
 use crate::bench::load::{self, Pace};
 use crate::bench::report::{Row, Table};
 use crate::bench::schedule::Schedule;
@@ -13,20 +14,21 @@ use crate::bench::target::Server;
 use crate::bench::watch::Watch;
 use crate::bench::workload::Workload;
 use crate::bench::{Bench, Found};
+use crate::http::batch::MAX_ITEMS;
 
 #[derive(Debug, Args)]
 pub struct Workflow {
     /// Requests of one run
-    #[arg(long, default_value_t = 200_000)]
+    #[arg(long, default_value_t = 200_000, value_parser = between(1, MOST_REQUESTS))]
     requests: u64,
     /// Runs; each goes on with what the ones before have left behind
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = between(1, MOST_RUNS))]
     runs: u32,
     /// Requests in a batch
-    #[arg(long, default_value_t = flood::SIZE)]
+    #[arg(long, default_value_t = flood::SIZE, value_parser = between(1, MAX_ITEMS))]
     batch: usize,
     /// The part of the measured rate at which the time to Scheduled is measured
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.5, value_parser = between(0.01, 1.0))]
     part: f64,
 }
 
