@@ -47,14 +47,10 @@ impl Servers {
         ]
     }
 
-    /// Empties Redis, which is slower the more it holds: whatever is compared begins with the same.
-    ///
     /// # Errors
-    /// When it does not answer.
+    /// When Redis does not answer.
     pub async fn empty(&self) -> anyhow::Result<()> {
-        let client = redis::Client::open(self.redis_url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        Ok(redis::cmd("FLUSHALL").arg("SYNC").exec_async(&mut connection).await?)
+        empty(&self.redis_url()).await
     }
 
     fn redis_url(&self) -> String {
@@ -66,6 +62,18 @@ impl Servers {
     pub fn usage(&self) -> [(&'static str, Usage); 2] {
         [("rabbitmq_cpu_us_each", self.broker.usage()), ("redis_cpu_us_each", self.redis.usage())]
     }
+}
+
+/// Empties a Redis, which is slower the more it holds: whatever is compared begins with the same. Millions of keys take
+/// it longer than an answer usually may.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn empty(url: &str) -> anyhow::Result<()> {
+    let patience = Some(PATIENCE);
+    let patient = redis::AsyncConnectionConfig::new().set_connection_timeout(patience).set_response_timeout(patience);
+    let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&patient).await?;
+    Ok(redis::cmd("FLUSHALL").arg("SYNC").exec_async(&mut connection).await?)
 }
 
 fn redis_server(dir: &Path, port: u16) -> Command {

@@ -7,6 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::process::{Process, free_port};
+use crate::support::servers::Redis;
 
 /// Runs a scenario on a server of its own.
 fn bench(scenario: &str, more: &[&str]) -> Value {
@@ -153,4 +154,17 @@ fn another_machine_is_not_put_under_load() {
         .unwrap();
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("--allow-remote"));
+}
+
+/// To empty a large one takes it a second or two.
+#[tokio::test]
+async fn a_redis_may_take_its_time_to_become_empty() {
+    let redis = Redis::start();
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let () = redis::cmd("SET").arg("key").arg("value").query_async(&mut connection).await.unwrap();
+    let () = redis::cmd("CLIENT").arg("PAUSE").arg(3_000).arg("ALL").query_async(&mut connection).await.unwrap();
+    drone_delivery::bench::private::empty(&redis.url()).await.unwrap();
+    let left: u64 = redis::cmd("DBSIZE").query_async(&mut connection).await.unwrap();
+    assert_eq!(left, 0);
 }
