@@ -5,6 +5,7 @@
 //! it is refused with [`AlreadyCancelled`](crate::domain::ReasonCode::AlreadyCancelled).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -61,10 +62,14 @@ pub enum StepError {
 pub trait Service {
     fn step(&self) -> StepName;
 
-    /// The most orders of one call. One where each order takes its own time (another machine, injected latency), so
-    /// that a slow one holds up nobody.
+    /// The most orders of one call. One where each order takes its own time, so that a slow one holds up nobody.
     fn max_batch(&self) -> usize {
         usize::MAX
+    }
+
+    /// How long the next call takes to get to the service: made up, to see what slow services do. Whoever calls waits.
+    fn latency(&self) -> Duration {
+        Duration::ZERO
     }
 
     /// Does the step for every order; the answers are in the orders' order.

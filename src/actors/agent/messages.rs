@@ -11,7 +11,7 @@ use crate::domain::{DeliveryId, Failure, StepName};
 use crate::services::Order;
 
 /// To do a step, to do it otherwise than before, or to undo it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Call {
     Execute,
     Change,

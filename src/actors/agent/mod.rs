@@ -9,8 +9,10 @@
 //! services are idempotent. A time-out or a failure that lasted is an unknown outcome, not a failure: the call may
 //! have had its effect, so the step is undone like one that was done.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -89,6 +91,19 @@ struct Batch {
     tickets: Vec<Ticket>,
 }
 
+/// Orders on their way to a slow service. Those that get there in the same moment are one call by then, however many
+/// set out for themselves: a timer and a future for each of them would cost more than what the service does.
+type OnTheirWay = Rc<RefCell<HashMap<Arrival, (Vec<Order>, Vec<Ticket>)>>>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Arrival {
+    call: Call,
+    /// In whole milliseconds since the agent began.
+    at: u64,
+    /// The time of the call is over by then.
+    late: bool,
+}
+
 /// A call under way: the orders come back with what became of them.
 type Called = Pin<Box<dyn Future<Output = (Batch, Vec<Result<Output, StepError>>)>>>;
 
@@ -98,6 +113,8 @@ pub struct Agent {
     queues: [VecDeque<Pending>; 3],
     breaker: Breaker,
     calls: FuturesUnordered<Called>,
+    on_their_way: OnTheirWay,
+    begun: tokio::time::Instant,
     /// Wakes whoever polls the calls.
     poll_calls: Option<Waker>,
     /// When the last call was begun.
@@ -129,6 +146,8 @@ impl Agent {
             queues: Default::default(),
             breaker,
             calls: FuturesUnordered::new(),
+            on_their_way: OnTheirWay::default(),
+            begun: tokio::time::Instant::now(),
             poll_calls: None,
             called: Instant::now(),
             seen,
@@ -139,22 +158,47 @@ impl Agent {
 
     /// Starts calls while orders wait and a call is free.
     fn pump(&mut self) {
-        while !self.seen.paused && self.calls.len() < self.settings.concurrency && self.may_call() {
+        while !self.seen.paused && self.calls_under_way() < self.settings.concurrency && self.may_call() {
             let Some(batch) = self.gather() else { return };
             if matches!(self.breaker, Breaker::Open { .. }) {
                 self.breaker = Breaker::Trying;
             }
             self.called = Instant::now();
             self.seen.running += batch.orders.len();
-            let (service, timeout) = (self.service.clone(), self.settings.timeout);
-            let call = async move {
-                let results = tokio::time::timeout(timeout, run(&*service, batch.call, &batch.orders)).await;
-                let late = |_| Err(StepError::Transient(format!("no answer within {timeout:?}")));
-                let results = results.unwrap_or_else(|_| batch.orders.iter().map(late).collect());
-                (batch, results)
-            };
-            self.calls.push(Box::pin(call));
+            self.call(batch);
             self.poll_calls.iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// Orders that are calls of their own count as such, also where they get to the service together.
+    fn calls_under_way(&self) -> usize {
+        if self.service.max_batch() == 1 { self.seen.running } else { self.calls.len() }
+    }
+
+    fn call(&mut self, batch: Batch) {
+        let (service, timeout) = (self.service.clone(), self.settings.timeout);
+        let latency = service.latency();
+        if latency.is_zero() {
+            self.calls.push(Box::pin(answered(service, batch, timeout)));
+            return;
+        }
+        let Batch { call, orders, tickets } = batch;
+        let at = self.begun.elapsed() + latency.min(timeout);
+        let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+        let arrival = Arrival { call, at, late: latency >= timeout };
+        let mut on_their_way = self.on_their_way.borrow_mut();
+        let group = on_their_way.entry(arrival).or_default();
+        let is_new = group.0.is_empty();
+        group.0.extend(orders);
+        group.1.extend(tickets);
+        if is_new {
+            let (moment, on_their_way) = (self.begun + Duration::from_millis(at), self.on_their_way.clone());
+            self.calls.push(Box::pin(async move {
+                tokio::time::sleep_until(moment).await;
+                let (orders, tickets) = on_their_way.borrow_mut().remove(&arrival).unwrap_or_default();
+                let batch = Batch { call, orders, tickets };
+                if arrival.late { no_answer(batch, timeout) } else { answered(service, batch, timeout).await }
+            }));
         }
     }
 
@@ -347,6 +391,24 @@ impl Drop for Replies {
     fn drop(&mut self) {
         self.messages.drain(..).for_each(|(reply, message)| reply.do_send(message));
     }
+}
+
+/// Calls the service. What the orders were on their way does not count: it was made up, and less than a time-out.
+async fn answered(
+    service: Arc<dyn Service>,
+    batch: Batch,
+    timeout: Duration,
+) -> (Batch, Vec<Result<Output, StepError>>) {
+    match tokio::time::timeout(timeout, run(&*service, batch.call, &batch.orders)).await {
+        Ok(results) => (batch, results),
+        Err(_) => no_answer(batch, timeout),
+    }
+}
+
+fn no_answer(batch: Batch, timeout: Duration) -> (Batch, Vec<Result<Output, StepError>>) {
+    let late = |_| Err(StepError::Transient(format!("no answer within {timeout:?}")));
+    let results = batch.orders.iter().map(late).collect();
+    (batch, results)
 }
 
 async fn run(service: &dyn Service, call: Call, orders: &[Order]) -> Vec<Result<Output, StepError>> {

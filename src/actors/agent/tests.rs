@@ -162,3 +162,72 @@ async fn a_panic_takes_no_answers_along() {
         assert_eq!(answer, expected, "{id}");
     }
 }
+
+/// A service on a slow way, which takes the orders these milliseconds. Notes how many of them each call brought.
+#[derive(Default)]
+struct Slow {
+    latencies: RefCell<VecDeque<u64>>,
+    calls: RefCell<Vec<usize>>,
+}
+
+#[async_trait::async_trait(?Send)]
+impl Service for Slow {
+    fn step(&self) -> StepName {
+        StepName::Package
+    }
+    fn max_batch(&self) -> usize {
+        1
+    }
+    fn latency(&self) -> Duration {
+        Duration::from_millis(self.latencies.borrow_mut().pop_front().unwrap_or(1))
+    }
+    async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        self.calls.borrow_mut().push(orders.len());
+        orders.iter().map(|_| Ok(Output::Nothing)).collect()
+    }
+    async fn cancel(&self, _: &[Order]) -> Vec<Result<(), StepError>> {
+        vec![Ok(())]
+    }
+}
+
+/// Orders "0", "1" and so on that take so long, given to an agent with these bounds: how many each call brought, and the
+/// answers in the order they came.
+async fn sent(latencies: &[u64], concurrency: usize, timeout: u64) -> (Vec<usize>, Vec<(String, Answer)>) {
+    let mut settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
+    (settings.concurrency, settings.timeout, settings.attempts) = (concurrency, Duration::from_millis(timeout), 1);
+    let service = Arc::new(Slow { latencies: RefCell::new(latencies.iter().copied().collect()), ..Slow::default() });
+    let agent = Agent::new(service.clone(), settings, Alerts::default(), Lifeline::unwatched()).start();
+    let (mut orders, mut answers) = one_order();
+    let order = orders.orders.remove(0);
+    let of = |id: usize| Order { id: DeliveryId::parse(&id.to_string()).unwrap(), ..order.clone() };
+    orders.orders = (0..latencies.len()).map(of).collect();
+    orders.complete_by = later(now(), Duration::from_secs(60));
+    agent.do_send(orders);
+    let mut all = Vec::new();
+    while all.len() < latencies.len() {
+        let message = tokio::time::timeout(Duration::from_secs(30), answers.recv()).await.expect("answers").unwrap();
+        all.extend(message.answers.into_iter().map(|(id, answer)| (id.as_str().to_owned(), answer)));
+    }
+    let calls = service.calls.borrow().clone();
+    (calls, all)
+}
+
+#[actix::test]
+async fn orders_that_get_there_together_are_one_call_and_count_as_many() {
+    let (calls, answers) = sent(&[50; 100], 100, 5_000).await;
+    assert!(calls.len() < 10, "those of one moment go together: {calls:?}");
+    assert!(answers.iter().all(|(_, answer)| *answer == Answer::Done(Output::Nothing)));
+    let (calls, _) = sent(&[5; 10], 4, 5_000).await;
+    assert_eq!(calls.iter().sum::<usize>(), 10);
+    assert!(calls.iter().all(|orders| *orders <= 4), "no more on their way than may be: {calls:?}");
+}
+
+#[actix::test]
+async fn a_slow_order_holds_up_nobody_and_one_past_its_time_never_gets_there() {
+    let (calls, answers) = sent(&[2_000, 400, 5, 100], 4, 1_000).await;
+    assert_eq!(calls, [1, 1, 1]);
+    let ids: Vec<&str> = answers.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(ids, ["2", "3", "1", "0"], "each when its own time is up");
+    assert!(answers[..3].iter().all(|(_, answer)| *answer == Answer::Done(Output::Nothing)));
+    assert!(matches!(&answers[3].1, Answer::GaveUp(failure) if failure.text.contains("no answer within 1s")));
+}
