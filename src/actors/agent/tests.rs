@@ -192,6 +192,7 @@ impl Service for Slow {
 
 /// Orders "0", "1" and so on that take so long, given to an agent with these bounds: how many each call brought, and the
 /// answers in the order they came.
+#[allow(clippy::arc_with_non_send_sync, reason = "the service stays on the thread of its agent")]
 async fn sent(latencies: &[u64], concurrency: usize, timeout: u64) -> (Vec<usize>, Vec<(String, Answer)>) {
     let mut settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
     (settings.concurrency, settings.timeout, settings.attempts) = (concurrency, Duration::from_millis(timeout), 1);
