@@ -1,26 +1,24 @@
 //! The supervised actor in front of one backend service: one for each of the five.
 //!
 //! It gathers the orders that wait into one call of the service: while a call is under way few orders wait for more, and
-//! go out with the next one. It bounds the calls at once, gives each a time-out, tries failures that may pass again with growing, jittered pauses, and stops calling for a while when nothing but
-//! failures comes back (the circuit breaker). All of it ends at the order's complete-by.
+//! go out with the next one. It bounds the calls at once, gives each a time-out ([`mod@calls`]), tries failures that may
+//! pass again with growing, jittered pauses, and stops calling for a while when nothing but failures comes back (the
+//! circuit breaker). All of it ends at the order's complete-by.
 //!
 //! Every order gets an answer. When the agent itself dies, what it held is dropped, and each dropped order answers
 //! [`Answer::Lost`] on its way out: the one who sent it sends it again to the agent's successor. That is safe because
 //! services are idempotent. A time-out or a failure that lasted is an unknown outcome, not a failure: the call may
 //! have had its effect, so the step is undone like one that was done.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use actix::prelude::*;
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 
+use self::calls::{Batch, Calls};
 use super::backoff::Backoff;
 use super::lifeline::Lifeline;
 use super::slot::Slot;
@@ -31,6 +29,7 @@ use crate::domain::workflow::Output;
 use crate::domain::{DeliveryId, Failure, ReasonCode, StepName};
 use crate::services::{Order, Service, StepError};
 
+mod calls;
 mod messages;
 #[cfg(test)]
 mod tests;
@@ -84,37 +83,11 @@ enum Breaker {
     Trying,
 }
 
-/// The orders of one call, all of one kind.
-struct Batch {
-    call: Call,
-    orders: Vec<Order>,
-    tickets: Vec<Ticket>,
-}
-
-/// Orders on their way to a slow service. Those that get there in the same moment are one call by then, however many
-/// set out for themselves: a timer and a future for each of them would cost more than what the service does.
-type OnTheirWay = Rc<RefCell<HashMap<Arrival, (Vec<Order>, Vec<Ticket>)>>>;
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Arrival {
-    call: Call,
-    /// In whole milliseconds since the agent began.
-    at: u64,
-    /// The time of the call is over by then.
-    late: bool,
-}
-
-/// A call under way: the orders come back with what became of them.
-type Called = Pin<Box<dyn Future<Output = (Batch, Vec<Result<Output, StepError>>)>>>;
-
 pub struct Agent {
-    service: Arc<dyn Service>,
     settings: config::Agent,
     queues: [VecDeque<Pending>; 3],
     breaker: Breaker,
-    calls: FuturesUnordered<Called>,
-    on_their_way: OnTheirWay,
-    begun: tokio::time::Instant,
+    calls: Calls,
     /// Wakes whoever polls the calls.
     poll_calls: Option<Waker>,
     /// When the last call was begun.
@@ -141,13 +114,10 @@ impl Agent {
         };
         let breaker = Breaker::Closed { failures: 0 };
         Self {
-            service,
+            calls: Calls::new(service, settings.timeout),
             settings,
             queues: Default::default(),
             breaker,
-            calls: FuturesUnordered::new(),
-            on_their_way: OnTheirWay::default(),
-            begun: tokio::time::Instant::now(),
             poll_calls: None,
             called: Instant::now(),
             seen,
@@ -165,48 +135,21 @@ impl Agent {
             }
             self.called = Instant::now();
             self.seen.running += batch.orders.len();
-            self.call(batch);
+            self.calls.begin(batch);
             self.poll_calls.iter().for_each(Waker::wake_by_ref);
         }
     }
 
     /// Orders that are calls of their own count as such, also where they get to the service together.
     fn calls_under_way(&self) -> usize {
-        if self.service.max_batch() == 1 { self.seen.running } else { self.calls.len() }
-    }
-
-    fn call(&mut self, batch: Batch) {
-        let (service, timeout) = (self.service.clone(), self.settings.timeout);
-        let latency = service.latency();
-        if latency.is_zero() {
-            self.calls.push(Box::pin(answered(service, batch, timeout)));
-            return;
-        }
-        let Batch { call, orders, tickets } = batch;
-        let at = self.begun.elapsed() + latency.min(timeout);
-        let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
-        let arrival = Arrival { call, at, late: latency >= timeout };
-        let mut on_their_way = self.on_their_way.borrow_mut();
-        let group = on_their_way.entry(arrival).or_default();
-        let is_new = group.0.is_empty();
-        group.0.extend(orders);
-        group.1.extend(tickets);
-        if is_new {
-            let (moment, on_their_way) = (self.begun + Duration::from_millis(at), self.on_their_way.clone());
-            self.calls.push(Box::pin(async move {
-                tokio::time::sleep_until(moment).await;
-                let (orders, tickets) = on_their_way.borrow_mut().remove(&arrival).unwrap_or_default();
-                let batch = Batch { call, orders, tickets };
-                if arrival.late { no_answer(batch, timeout) } else { answered(service, batch, timeout).await }
-            }));
-        }
+        if self.calls.max_batch() == 1 { self.seen.running } else { self.calls.under_way() }
     }
 
     /// Hears of calls that have come to their end.
     fn poll_calls(&mut self, ctx: &mut Context<Self>, task: &mut task::Context<'_>) -> Poll<()> {
         self.poll_calls = Some(task.waker().clone());
         let mut replies = Replies::of(self.seen.service);
-        while let Poll::Ready(Some((batch, results))) = self.calls.poll_next_unpin(task) {
+        while let Poll::Ready(Some((batch, results))) = self.calls.poll(task) {
             self.seen.running -= batch.orders.len();
             self.settle(batch, results, &mut replies, ctx);
             self.pump();
@@ -226,9 +169,9 @@ impl Agent {
     /// wait for.
     fn gather(&mut self) -> Option<Batch> {
         let queue = self.queues.iter_mut().rev().find(|q| !q.is_empty())?;
-        let most = self.settings.batch.min(self.service.max_batch()).max(1);
+        let most = self.settings.batch.min(self.calls.max_batch()).max(1);
         let few = self.seen.queued < most.div_ceil(FEW);
-        if few && !self.calls.is_empty() && self.called.elapsed() < PATIENCE {
+        if few && self.calls.under_way() > 0 && self.called.elapsed() < PATIENCE {
             return None;
         }
         let call = queue.front()?.ticket.call;
@@ -393,37 +336,11 @@ impl Drop for Replies {
     }
 }
 
-/// Calls the service. What the orders were on their way does not count: it was made up, and less than a time-out.
-async fn answered(
-    service: Arc<dyn Service>,
-    batch: Batch,
-    timeout: Duration,
-) -> (Batch, Vec<Result<Output, StepError>>) {
-    match tokio::time::timeout(timeout, run(&*service, batch.call, &batch.orders)).await {
-        Ok(results) => (batch, results),
-        Err(_) => no_answer(batch, timeout),
-    }
-}
-
-fn no_answer(batch: Batch, timeout: Duration) -> (Batch, Vec<Result<Output, StepError>>) {
-    let late = |_| Err(StepError::Transient(format!("no answer within {timeout:?}")));
-    let results = batch.orders.iter().map(late).collect();
-    (batch, results)
-}
-
-async fn run(service: &dyn Service, call: Call, orders: &[Order]) -> Vec<Result<Output, StepError>> {
-    match call {
-        Call::Cancel => service.cancel(orders).await.into_iter().map(|r| r.map(|()| Output::Nothing)).collect(),
-        Call::Change => service.change(orders).await,
-        Call::Execute => service.execute(orders).await,
-    }
-}
-
 /// All calls of an agent. An actor's context polls all of its futures when one of them wakes it, and there may be hundreds
 /// of calls: so they are one of its futures, which knows whom to poll.
-struct Calls;
+struct PollCalls;
 
-impl ActorFuture<Agent> for Calls {
+impl ActorFuture<Agent> for PollCalls {
     type Output = ();
     fn poll(
         self: Pin<&mut Self>,
@@ -440,7 +357,7 @@ impl Actor for Agent {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.lifeline.bind(ctx);
-        ctx.spawn(Calls);
+        ctx.spawn(PollCalls);
         ctx.run_interval(Duration::from_millis(100), |me, _| me.sweep());
     }
 }
