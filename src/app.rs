@@ -71,8 +71,8 @@ async fn signalled() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fewer requests than this for a partition are given a moment to become more. With more, a few hundred clients that each wait for their
-/// answer would wait for each other; but a message costs the broker more than a group costs the disk.
+/// Fewer requests than this for a partition are given a moment to become more. With more, a few hundred clients that each
+/// wait for their answer would wait for each other; but a message costs the broker more than a group costs the disk.
 const fn few_requests(engine: config::Engine) -> usize {
     match engine {
         config::Engine::Embedded => 16,

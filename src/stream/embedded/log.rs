@@ -1,8 +1,8 @@
 //! One append-only segmented log that several streams share, so that all of them are made durable by the same fsync.
 //!
 //! Entries are dropped in whole segments, and only when the log is larger or older than it has to be and everything in
-//! the segment that must not be lost was released. Segments are dropped wherever they are: one stream that is held up keeps its
-//! own segments, not all later ones. Offsets never begin anew: every segment's preamble has them.
+//! the segment that must not be lost was released. Segments are dropped wherever they are: one stream that is held up
+//! keeps its own segments, not all later ones. Offsets never begin anew: every segment's preamble has them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;

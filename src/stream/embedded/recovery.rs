@@ -2,8 +2,9 @@
 //! before the last one was begun, by their headers (their bodies are checked when they are read).
 //!
 //! What does not fit behind the last confirmed byte is a write that a crash cut off: nobody was told that it was
-//! durable. It is cut away and reported, unless it is only the room that was made for what was to come. What does not fit before that byte was confirmed, so it is damage: the log
-//! does not open, says where it is, and leaves the rest to a person. The file `confirmed` tells the two apart.
+//! durable. It is cut away and reported, unless it is only the room that was made for what was to come. What does not
+//! fit before that byte was confirmed, so it is damage: the log does not open, says where it is, and leaves the rest to a
+//! person. The file `confirmed` tells the two apart.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Reading a stream. The broker sends as many entries as the prefetch says; what is taken is acknowledged when it is half
-//! of that or nothing more comes, which is only credit for more: where a reader is, it knows itself. So what is buffered is bounded, and
-//! nothing more is sent to a reader that does not read.
+//! of that or nothing more comes, which is only credit for more: where a reader is, it knows itself. So what is buffered
+//! is bounded, and nothing more is sent to a reader that does not read.
 //!
 //! A reader ends with its connection. Whoever reads opens another at the offset it wants.
 
