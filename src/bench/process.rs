@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// Linux counts the time of processes in hundredths of a second.
-const TICKS: f64 = 100.0;
+/// Linux counts the time of processes and processors in hundredths of a second.
+pub const TICK: Duration = Duration::from_millis(10);
 const LOG_SHOWN: usize = 20;
 
 pub struct Process {
@@ -26,6 +26,15 @@ pub struct Usage {
     pub cpu: Duration,
     pub resident_bytes: u64,
     pub peak_bytes: u64,
+}
+
+/// What the processors of this machine have done so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine {
+    pub busy: Duration,
+    /// Wanted here, and given to another machine on the same hardware.
+    pub stolen: Duration,
+    pub all: Duration,
 }
 
 impl Process {
@@ -112,8 +121,24 @@ fn usage(id: u32) -> Option<Usage> {
 /// User and system time: the 14th and 15th field, counted behind the name, which may hold anything.
 fn cpu(stat: &str) -> Option<Duration> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |field: usize| fields.get(field)?.parse::<f64>().ok();
-    Some(Duration::from_secs_f64((ticks(11)? + ticks(12)?) / TICKS))
+    let ticks = |field: usize| fields.get(field)?.parse::<u32>().ok();
+    Some(TICK * (ticks(11)? + ticks(12)?))
+}
+
+/// What this machine's processors have done; none where the system does not tell.
+#[must_use]
+pub fn machine() -> Option<Machine> {
+    processors(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// The first line: user, nice, system, idle, waiting for a disk, two kinds of interrupts, stolen.
+fn processors(stat: &str) -> Option<Machine> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
+    let times: Vec<f64> = fields.map(|ticks| ticks.parse().ok()).collect::<Option<_>>()?;
+    let [user, nice, system, idle, disk, interrupts, soft_interrupts, stolen] = times.try_into().ok()?;
+    let busy = user + nice + system + interrupts + soft_interrupts;
+    let time = |ticks: f64| TICK.mul_f64(ticks);
+    Some(Machine { busy: time(busy), stolen: time(stolen), all: time(busy + idle + disk + stolen) })
 }
 
 fn kilobytes(status: &str, name: &str) -> Option<u64> {
@@ -139,6 +164,14 @@ mod tests {
         assert_eq!(cpu(stat), Some(Duration::from_secs(2)));
         assert_eq!(kilobytes("Name:\tx\nVmHWM:\t   2048 kB\n", "VmHWM:"), Some(2048));
         assert!(usage(std::process::id()).unwrap().resident_bytes > 0);
+    }
+
+    #[test]
+    fn the_processors_are_busy_idle_or_stolen() {
+        let second = |n: u64| Duration::from_secs(n);
+        let told = processors("cpu  100 200 300 400 500 600 700 800 5 5\ncpu0 1 2 3\n").unwrap();
+        assert_eq!(told, Machine { busy: second(19), stolen: second(8), all: second(36) });
+        assert_eq!(processors("cpu  1 2 3\n"), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::bench::costs::{self, Costs, Times};
+use crate::bench::costs::{Costs, Used};
 use crate::bench::counters::Counters;
 use crate::bench::load::{self, Client, Pace};
 use crate::bench::report::{Chart, Row};
@@ -27,7 +27,7 @@ pub struct Flood {
     pub took: Duration,
     /// See [`Watch::steady_rate`].
     pub steady_rate: Option<f64>,
-    pub used: Times,
+    pub used: Used,
     pub peak_mb: Option<u64>,
     pub charts: Vec<Chart>,
 }
@@ -77,7 +77,7 @@ impl Flood {
             .with("workflows_per_s", self.rate())
             .maybe("steady_per_s", self.steady_rate)
             .maybe("peak_mb", self.peak_mb)
-            .and(costs::each(&self.used, self.counted.finished))
+            .and(self.used.each(self.counted.finished))
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{MOST_PER_SECOND, MOST_RUNS, MOST_SECONDS, between};
-use crate::bench::costs::{self, Costs, Times};
-use crate::bench::load::{self, Pace};
+use super::{MOST_CONNECTIONS, MOST_PER_SECOND, MOST_RUNS, MOST_SECONDS, between};
+use crate::bench::costs::{Costs, Used};
+use crate::bench::load::{self, Client, Pace};
 use crate::bench::report::{Chart, Curve, Row, Table};
 use crate::bench::schedule::Schedule;
 use crate::bench::tally::Tally;
@@ -30,6 +30,10 @@ pub struct Ingest {
     /// Seconds of one turn
     #[arg(long, default_value_t = 5.0, value_parser = between(0.1, MOST_SECONDS))]
     seconds: f64,
+    /// Connections of the turns with single posts: enough that the processors are the bound. With 256 a fifth of them
+    /// is idle, since whoever posts waits for the disk; both kinds of call get the same
+    #[arg(long, default_value_t = 800, value_parser = between(1, MOST_CONNECTIONS))]
+    posters: usize,
     /// Requests in a batch
     #[arg(long, default_value_t = 100, value_parser = between(1, MAX_ITEMS))]
     batch: usize,
@@ -45,24 +49,21 @@ pub struct Ingest {
 struct Kind {
     name: &'static str,
     path: &'static str,
+    connections: usize,
     workload: Rc<Workload>,
     tally: Tally,
     rates: Vec<f64>,
-    used: Times,
+    used: Used,
 }
 
 impl Kind {
-    fn new(name: &'static str, path: &'static str, batch: usize) -> anyhow::Result<Self> {
+    fn new(name: &'static str, path: &'static str, batch: usize, connections: usize) -> anyhow::Result<Self> {
         let workload = Rc::new(Workload::new(path, batch)?);
-        Ok(Self { name, path, workload, tally: Tally::new()?, rates: Vec::new(), used: Times::new() })
+        Ok(Self { name, path, connections, workload, tally: Tally::new()?, rates: Vec::new(), used: Used::default() })
     }
 
-    fn use_up(&mut self, times: Times) {
-        if self.used.is_empty() {
-            self.used = times;
-        } else {
-            self.used.iter_mut().zip(times).for_each(|((_, all), (_, more))| *all += more);
-        }
+    fn client(&self, bench: &Bench, server: &Server) -> Client {
+        Client { connections: self.connections, ..bench.client(server) }
     }
 }
 
@@ -71,21 +72,25 @@ impl Ingest {
         let server = bench.start(&bench.home().await?, &[("roles", self.roles.clone())]).await?;
         let seconds = Duration::from_secs_f64(bench.size(self.seconds, 0.5));
         let mut found = Found::default();
-        let mut kinds = vec![Kind::new("single posts", SINGLE, 1)?, Kind::new("batch posts", BATCH, self.batch)?];
+        let posters = bench.size(self.posters, self.posters.min(64));
+        let mut kinds = vec![
+            Kind::new("single posts", SINGLE, 1, posters)?,
+            Kind::new("batch posts", BATCH, self.batch, bench.options.connections)?,
+        ];
         if server.knows(LIMIT).await? {
-            kinds.insert(0, Kind::new("limit (keeps nothing)", LIMIT, 1)?);
+            kinds.insert(0, Kind::new("limit (keeps nothing)", LIMIT, 1, posters)?);
         } else {
             let note = format!("nothing to compare with: the server has no {LIMIT}; http.limit_route gives it one");
             found.notes.push(note);
         }
         for kind in &kinds {
-            load::put(bench.client(&server), kind.workload.clone(), Pace::For(seconds / 4)).await?;
+            load::put(kind.client(bench, &server), kind.workload.clone(), Pace::For(seconds / 4)).await?;
         }
         for turn in 0..bench.size(self.turns, 2) {
             for kind in &mut kinds {
                 let costs = Costs::start(bench, &server);
-                let tally = load::put(bench.client(&server), kind.workload.clone(), Pace::For(seconds)).await?;
-                kind.use_up(costs.used());
+                let tally = load::put(kind.client(bench, &server), kind.workload.clone(), Pace::For(seconds)).await?;
+                kind.used = std::mem::take(&mut kind.used).and(costs.used());
                 eprintln!("turn {}: {}: {:.0}/s", turn + 1, kind.name, tally.rate());
                 kind.rates.push(tally.rate());
                 kind.tally.add(&tally)?;
@@ -95,7 +100,10 @@ impl Ingest {
         found.tables.push(saturation(&kinds));
         self.fixed_rates(bench, &server, &mut found).await?;
         let connections = bench.options.connections;
-        found.notes.push(format!("{connections} connections; latency at saturation is that of a full queue"));
+        found.notes.push(format!(
+            "{posters} connections for single posts at saturation, {connections} otherwise; latency at saturation is that \
+             of a full queue"
+        ));
         if bench.options.url.is_none() {
             found.notes.push(format!("the server has the roles {}", self.roles));
         }
@@ -136,7 +144,7 @@ fn saturation(kinds: &[Kind]) -> Table {
             .with("calls", kind.name)
             .with("accepted_per_s", rate)
             .maybe("of_the_limit", limit.map(|limit| rate / limit));
-        latencies(row, &kind.tally).and(costs::each(&kind.used, kind.tally.accepted))
+        latencies(row, &kind.tally).and(kind.used.each(kind.tally.accepted))
     };
     Table { title: "Saturation, the median of all turns".to_owned(), rows: kinds.iter().map(row).collect() }
 }

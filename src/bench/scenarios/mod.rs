@@ -25,6 +25,7 @@ const MOST_REQUESTS: u64 = 10_000_000;
 const MOST_PER_SECOND: f64 = 1_000_000.0;
 const MOST_SECONDS: f64 = 86_400.0;
 const MOST_RUNS: u32 = 1_000;
+const MOST_CONNECTIONS: usize = 10_000;
 
 /// Reads an option's number, both ends included.
 fn between<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static

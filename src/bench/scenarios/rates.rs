@@ -8,7 +8,7 @@ use clap::Args;
 use super::flood::unfinished;
 use super::ingest::latencies;
 use super::{MOST_PER_SECOND, MOST_SECONDS, between};
-use crate::bench::costs::{self, Costs};
+use crate::bench::costs::Costs;
 use crate::bench::load::{self, Pace};
 use crate::bench::report::{Chart, Curve, Row, Table};
 use crate::bench::schedule::{Phase, Schedule};
@@ -93,7 +93,7 @@ async fn keep_up(bench: &Bench, phases: &[Phase], batch: usize, name: &str) -> a
         .with("highest_backlog", watch.highest_backlog())
         .with("drained_after_s", drained.saturating_sub(ended).as_secs_f64())
         .maybe("peak_mb", usage.map(|usage| usage.peak_bytes / 1_000_000))
-        .and(costs::each(&costs.used(), counted.finished));
+        .and(costs.used().each(counted.finished));
     let mut charts = vec![by_second(&tally, name)];
     charts.extend(watch.charts());
     let title =

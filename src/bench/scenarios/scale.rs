@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::flood::{self, BATCH, Flood, pour, unfinished};
 use super::{MOST_REQUESTS, between};
-use crate::bench::costs::{self, Costs};
+use crate::bench::costs::Costs;
 use crate::bench::report::{Row, Table};
 use crate::bench::tally::per_second;
 use crate::bench::watch::Watch;
@@ -69,5 +69,5 @@ async fn backlogged(bench: &Bench, requests: u64, found: &mut Found) -> anyhow::
         .with("seconds", took.as_secs_f64())
         .with("workflows_per_s", per_second(counted.scheduled, took))
         .with("peak_mb", usage.peak_bytes / 1_000_000)
-        .and(costs::each(&costs.used(), counted.finished)))
+        .and(costs.used().each(counted.finished)))
 }
