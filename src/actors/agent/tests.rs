@@ -1,3 +1,5 @@
+use std::cell::RefCell;
+
 use tokio::sync::mpsc;
 
 use super::*;
@@ -97,7 +99,7 @@ async fn one_order_to_undo_beside_many_to_do_does_not_wait() {
             ticket: Ticket { id, call, attempts: 1, complete_by, time, step: StepName::Package, reply: None },
         }
     };
-    agent.calls.push(Box::pin(std::future::pending()));
+    agent.calls.begin(Batch { call: Call::Execute, orders: Vec::new(), tickets: Vec::new() });
     // As if it had been begun only now, however long this test takes.
     agent.called = Instant::now() + Duration::from_secs(60);
     agent.enqueue(pending(Call::Cancel));
