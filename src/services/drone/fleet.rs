@@ -75,7 +75,12 @@ pub fn renew(txn: Txn) -> Txn {
 #[derive(Debug, Default)]
 pub struct Fleet {
     version: Option<Bytes>,
-    zones: Map<CellIndex, Vec<(OnSphere, Drone)>>,
+    /// The drones that take orders, each with where it is at home.
+    drones: Vec<(OnSphere, Drone)>,
+    /// Who is at home in a cell, by place among the drones.
+    zones: Map<CellIndex, Vec<usize>>,
+    /// Who is at home in a cell or in one next to it. Nearly every order finds its drone here, with a single look.
+    close: Map<CellIndex, Vec<usize>>,
     pub fastest_kmh: f64,
     /// The ring beyond which no drone can be that reaches the middle and gets home again.
     pub last_ring: u32,
@@ -90,7 +95,12 @@ impl Fleet {
             fleet.fastest_kmh = fleet.fastest_kmh.max(drone.speed_kmh);
             farthest = farthest.max(drone.range_km);
             if let Some(cell) = cell_of(drone.home, resolution) {
-                fleet.zones.entry(cell).or_default().push((OnSphere::of(drone.home), drone));
+                let place = fleet.drones.len();
+                fleet.zones.entry(cell).or_default().push(place);
+                for cell in cell.grid_disk::<Vec<_>>(CLOSE) {
+                    fleet.close.entry(cell).or_default().push(place);
+                }
+                fleet.drones.push((OnSphere::of(drone.home), drone));
             }
         }
         // Neighbouring cells' middles are at least 1.2 edges apart, however H3 distorts them.
@@ -99,14 +109,28 @@ impl Fleet {
         fleet
     }
 
-    /// The drones at home in the rings from `first` to `last` around a cell, and where that is.
-    pub fn around(&self, cell: CellIndex, first: u32, last: u32) -> impl Iterator<Item = &(OnSphere, Drone)> {
+    /// A drone and where it is at home.
+    pub fn drone(&self, place: usize) -> &(OnSphere, Drone) {
+        &self.drones[place]
+    }
+
+    /// The drones at home in the rings up to [`CLOSE`] around a cell.
+    pub fn close_to(&self, cell: CellIndex) -> impl Iterator<Item = usize> {
+        self.close.get(&cell).into_iter().flatten().copied()
+    }
+
+    /// The drones at home in the rings from `first` to `last` around a cell.
+    pub fn around(&self, cell: CellIndex, first: u32, last: u32) -> impl Iterator<Item = usize> {
         (first..=last)
             .flat_map(move |ring| cell.grid_ring::<Vec<_>>(ring))
             .filter_map(|cell| self.zones.get(&cell))
             .flatten()
+            .copied()
     }
 }
+
+/// A cell and its neighbours are looked at first.
+pub const CLOSE: u32 = 1;
 
 /// Whatever the settings say, no more rings than these are looked at.
 const MOST_RINGS: u32 = 64;
@@ -190,5 +214,38 @@ async fn load_drones(state: &dyn State) -> Result<Vec<Drone>, StoreError> {
             return Ok(drones);
         }
         scan.after = ids.into_iter().last();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn drone(number: usize, (latitude, longitude): (f64, f64)) -> Drone {
+        let home = Location { latitude, longitude };
+        let id = format!("d{number}").into();
+        Drone { id, home, speed_kmh: 60.0, range_km: 50.0, payload_kg: 5.0, status: DroneStatus::Active }
+    }
+
+    proptest! {
+        /// A few kilometres around a place, at the poles and at the cells with five sides as well.
+        #[test]
+        fn close_are_those_in_the_first_rings(
+            middle in prop_oneof![(-89.9..89.9, -180.0..180.0), Just((58.16, 11.25)), Just((89.9, 0.0))],
+            homes in prop::collection::vec((-0.1..0.1, -0.1..0.1), 0..40),
+        ) {
+            let place = |(latitude, longitude): (f64, f64)| (middle.0 + latitude, middle.1 + longitude);
+            let drones = homes.into_iter().enumerate().map(|(number, home)| drone(number, place(home))).collect();
+            let fleet = Fleet::new(drones, Resolution::Seven);
+            let cell = cell_of(Location { latitude: middle.0, longitude: middle.1 }, Resolution::Seven).unwrap();
+            let sorted = |mut places: Vec<usize>| {
+                places.sort_unstable();
+                places
+            };
+            let close = sorted(fleet.close_to(cell).collect());
+            prop_assert_eq!(close, sorted(fleet.around(cell, 0, CLOSE).collect()));
+        }
     }
 }

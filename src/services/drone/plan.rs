@@ -4,12 +4,14 @@
 //! The earliest pickup wins, among equally early ones the drone whose home is nearest. Rings of cells are looked at
 //! from the pickup outwards, and farther ones only when nobody nearer can keep the deadline.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use h3o::{CellIndex, Resolution};
 
 use super::calendar::{Calendars, Missing, Span, bucket_of};
-use super::fleet::{Drone, Fleet, cell_of};
+use super::fleet::{CLOSE, Drone, Fleet, cell_of};
 use crate::domain::time::from_millis;
 use crate::domain::workflow::Reservation;
 use crate::domain::{DeliveryId, Location};
@@ -103,31 +105,30 @@ impl Outlook<'_> {
         if earliest + seconds(wish.flight_km, self.fleet.fastest_kmh) > wish.deadline {
             return Ok(None);
         }
-        let (mut first, mut last) = (0, 1);
-        while first <= self.fleet.last_ring {
-            let best = self.best_of(wish, self.fleet.around(cell, first, last.min(self.fleet.last_ring)))?;
-            if best.is_some() {
-                return Ok(best);
-            }
+        let mut best = self.best_of(wish, self.fleet.close_to(cell))?;
+        let (mut first, mut last) = (CLOSE + 1, CLOSE * 2 + 1);
+        while best.is_none() && first <= self.fleet.last_ring {
+            best = self.best_of(wish, self.fleet.around(cell, first, last.min(self.fleet.last_ring)))?;
             (first, last) = (last + 1, last * 2 + 1);
         }
-        Ok(None)
+        Ok(best)
     }
 
-    fn best_of<'d>(
-        &self,
-        wish: &Wish,
-        drones: impl Iterator<Item = &'d (OnSphere, Drone)>,
-    ) -> Result<Option<Trip>, Vec<Missing>> {
-        let fits = |(_, drone): &&(OnSphere, Drone)| drone.payload_kg >= wish.weight;
+    fn best_of(&self, wish: &Wish, drones: impl Iterator<Item = usize>) -> Result<Option<Trip>, Vec<Missing>> {
         let pickup = OnSphere::of(wish.pickup);
-        let mut near: Vec<(f64, &Drone)> =
-            drones.filter(fits).map(|(home, drone)| (home.apart(pickup), drone)).collect();
-        near.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.id.cmp(&b.1.id)));
+        let nearness = |place: usize| {
+            let (home, drone) = self.fleet.drone(place);
+            // Numbers that are not negative are in the order of their bits.
+            let near = || Reverse((home.apart(pickup).to_bits(), &drone.id, place));
+            (drone.payload_kg >= wish.weight).then(near)
+        };
+        // One of the nearest will do, so the others are not sorted.
+        let mut near: BinaryHeap<_> = drones.filter_map(nearness).collect();
         let mut best: Option<Trip> = None;
         let mut missing = Vec::new();
         let mut ahead = 0;
-        for (_, drone) in near {
+        while let Some(Reverse((_, _, place))) = near.pop() {
+            let (_, drone) = self.fleet.drone(place);
             let bar = best.as_ref().map_or(i64::MAX, |trip| trip.pickup_at);
             match self.trip(wish, drone, bar) {
                 Ok(Some(trip)) => best = Some(trip),
