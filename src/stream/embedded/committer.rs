@@ -20,7 +20,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use super::frame::{HEADER_BYTES, Header};
-use super::log::{Limits, Shared};
+use super::log::{Limits, Settle, Shared};
 use super::recovery::Confirmed;
 use super::segment::{PREAMBLE, Preamble, Segment};
 use crate::domain::time::now_millis;
@@ -47,6 +47,7 @@ pub(super) struct Append {
 pub(super) struct Committer {
     pub dir: PathBuf,
     pub limits: Limits,
+    pub settle: Settle,
     pub shared: Arc<Shared>,
     pub confirmed: Confirmed,
     pub next: BTreeMap<u32, u64>,
@@ -139,7 +140,7 @@ impl Committer {
     }
 
     fn commit(&mut self, group: Vec<Append>) {
-        self.shared.drop_unneeded(self.limits);
+        self.shared.drop_unneeded(self.limits, &self.settle);
         let result = self.write(&group);
         if let Err(error) = &result {
             tracing::error!(%error, entries = group.len(), "refused entries of the log");

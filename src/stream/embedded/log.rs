@@ -22,6 +22,7 @@ use super::frame::{BODY_BYTES, HEADER_BYTES, Header};
 use super::recovery::{Recovery, recover};
 use super::segment::{Preamble, Segment};
 use crate::domain::time::{from_millis, now_millis};
+use crate::store::StoreError;
 use crate::stream::{AppendError, Bounds, Entry, From, ReadError, StreamReader};
 
 /// The memory that entries waiting to be written may take.
@@ -68,6 +69,9 @@ pub(super) struct Shared {
     streams: BTreeMap<u32, Channel>,
 }
 
+/// See [`Log::open`].
+pub(super) type Settle = Arc<dyn Fn() -> Result<(), StoreError> + Send + Sync>;
+
 struct Channel {
     next: watch::Receiver<u64>,
     until_released: bool,
@@ -75,7 +79,8 @@ struct Channel {
 }
 
 impl Log {
-    pub fn open(dir: &Path, members: &[Member], limits: Limits) -> Result<(Self, Recovery), OpenError> {
+    /// `settle` makes durable what stands for the entries that are released; it is called before any of them goes.
+    pub fn open(dir: &Path, members: &[Member], limits: Limits, settle: Settle) -> Result<(Self, Recovery), OpenError> {
         let mut recovered = recover(dir)?;
         let io = |error| OpenError::io(dir, error);
         if recovered.segments.is_empty() {
@@ -96,6 +101,7 @@ impl Log {
         let committer = Committer {
             dir: dir.to_owned(),
             limits,
+            settle,
             shared: shared.clone(),
             confirmed: recovered.confirmed,
             next: recovered.next,
@@ -179,28 +185,21 @@ impl Shared {
         self.streams.get(&stream).ok_or_else(|| ReadError::Missing(stream.to_string()))
     }
 
-    /// Drops the oldest segments that nobody needs until the log is as small and as young as it has to be.
-    pub fn drop_unneeded(&self, Limits { retention_bytes, max_age, .. }: Limits) {
-        let total = |segments: &VecDeque<Segment>| segments.iter().map(|segment| segment.end).sum::<u64>();
-        let oldest = now_millis().saturating_sub(max_age);
-        let is_old = |segments: &VecDeque<Segment>, place: usize| {
-            segments.get(place + 1).is_some_and(|following| following.begun < oldest)
-        };
-        if self.look(|segments| total(segments) <= retention_bytes && !is_old(segments, 0)) {
+    /// Drops the oldest segments that nobody needs until the log is as small and as young as it has to be. What stands for
+    /// their entries is durable first: after a power cut the state may be an older one, whose checkpoint asks for them.
+    pub fn drop_unneeded(&self, limits: Limits, settle: &Settle) {
+        let unneeded = self.unneeded(limits);
+        if unneeded.is_empty() {
             return;
         }
-        let dropped: Vec<Segment> = self.change(|segments| {
-            let mut excess = total(segments).saturating_sub(retention_bytes);
-            let mut dropped = Vec::new();
-            let mut place = 0;
-            while place + 1 < segments.len() && (excess > 0 || is_old(segments, place)) {
-                if self.is_released(&segments[place]) {
-                    dropped
-                        .extend(segments.remove(place).inspect(|segment| excess = excess.saturating_sub(segment.end)));
-                } else {
-                    place += 1;
-                }
-            }
+        if let Err(error) = settle() {
+            tracing::warn!(%error, "no segment of the log is dropped before the state is durable");
+            return;
+        }
+        let dropped = self.change(|segments| {
+            let (dropped, kept) = segments.drain(..).partition(|segment| unneeded.contains(&segment.id));
+            *segments = kept;
+            let dropped: VecDeque<Segment> = dropped;
             dropped
         });
         for segment in dropped {
@@ -211,6 +210,27 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// The segments to drop, by their ids.
+    fn unneeded(&self, Limits { retention_bytes, max_age, .. }: Limits) -> Vec<u64> {
+        let oldest = now_millis().saturating_sub(max_age);
+        self.look(|segments| {
+            let total: u64 = segments.iter().map(|segment| segment.end).sum();
+            let mut excess = total.saturating_sub(retention_bytes);
+            let mut unneeded = Vec::new();
+            for (segment, following) in segments.iter().zip(segments.iter().skip(1)) {
+                // Segments are in the order of their age.
+                if excess == 0 && following.begun >= oldest {
+                    break;
+                }
+                if self.is_released(segment) {
+                    excess = excess.saturating_sub(segment.end);
+                    unneeded.push(segment.id);
+                }
+            }
+            unneeded
+        })
     }
 
     fn is_released(&self, segment: &Segment) -> bool {
@@ -324,5 +344,36 @@ impl Found {
             return Err(ReadError::Corrupt(format!("{} at byte {position}", self.path.display())));
         }
         Ok(entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_dropped_before_the_state_is_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let durable = Arc::new(AtomicBool::new(false));
+        let is_durable = durable.clone();
+        let settle: Settle = Arc::new(move || match is_durable.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err(StoreError { part: "state", reason: "not yet".to_owned() }),
+        });
+        let limits = Limits { segment_bytes: 1_000, retention_bytes: 0, max_age: i64::MAX };
+        let (log, _) = Log::open(dir.path(), &[Member { stream: 0, until_released: true }], limits, settle).unwrap();
+        let fill = async || {
+            for _ in 0..10 {
+                log.append(0, Bytes::from(vec![b'x'; 500])).await.unwrap();
+            }
+            log.release(0, log.bounds(0).unwrap().next);
+            log.append(0, Bytes::from_static(b"x")).await.unwrap();
+            log.bounds(0).unwrap().first
+        };
+        assert_eq!(fill().await, 0);
+        durable.store(true, Ordering::Relaxed);
+        assert!(fill().await > 10);
     }
 }

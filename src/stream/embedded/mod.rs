@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use self::log::{Limits, Log, Member};
+use self::log::{Limits, Log, Member, Settle};
 pub use self::queue::EmbeddedQueues;
 pub use self::recovery::{Recovery, Torn};
 use super::{AppendError, Bounds, From, ReadError, Stream, StreamReader, Streams};
@@ -101,7 +101,8 @@ pub fn open(settings: &Settings) -> Result<Embedded, OpenError> {
     let lock = lock(dir)?;
     check_layout(dir, settings.partitions)?;
     let state = Arc::new(EmbeddedState::open(&dir.join("state"))?);
-    let (streams, recovery) = EmbeddedStreams::open(settings, lock)?;
+    let durable = state.clone();
+    let (streams, recovery) = EmbeddedStreams::open(settings, lock, Arc::new(move || durable.sync()))?;
     let streams = Arc::new(streams);
     let queues = Arc::new(EmbeddedQueues::new(state.clone(), streams.clone()));
     Ok(Embedded { state, streams, queues, recovery })
@@ -186,17 +187,18 @@ pub struct EmbeddedStreams {
 }
 
 impl EmbeddedStreams {
-    fn open(settings: &Settings, lock: Lock) -> Result<(Self, Recovery), OpenError> {
+    fn open(settings: &Settings, lock: Lock, settle: Settle) -> Result<(Self, Recovery), OpenError> {
         let segment_bytes = settings.segment_bytes.min(SEGMENT_BYTES_MAX);
         let max_age = settings.max_age.map_or(i64::MAX, millis);
         let limits = Limits { segment_bytes, retention_bytes: settings.retention_bytes, max_age };
         let member = |stream, until_released| Member { stream, until_released };
         let mut members: Vec<Member> = (0..settings.partitions).map(|partition| member(partition, true)).collect();
         members.push(member(STATUS, false));
-        let (log, mut recovery) = Log::open(&settings.data_dir.join("log"), &members, limits)?;
+        let (log, mut recovery) = Log::open(&settings.data_dir.join("log"), &members, limits, settle)?;
         let limits = Limits { segment_bytes, retention_bytes: u64::MAX, max_age: millis(settings.dead_letters) };
-        let (dead_letters, torn) =
-            Log::open(&settings.data_dir.join("dead-letters"), &[member(DEAD_LETTERS, false)], limits)?;
+        let dir = settings.data_dir.join("dead-letters");
+        // Nothing stands for a dead letter.
+        let (dead_letters, torn) = Log::open(&dir, &[member(DEAD_LETTERS, false)], limits, Arc::new(|| Ok(())))?;
         recovery.torn.extend(torn.torn);
         Ok((Self { log, dead_letters, _lock: lock }, recovery))
     }

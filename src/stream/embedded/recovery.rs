@@ -88,10 +88,9 @@ fn last_segment(dir: &Path, id: u64, floor: u64, report: &mut Recovery) -> Resul
         report.torn.push(Torn { file: path.clone(), position: end, bytes: length - end });
     }
     match &walked {
-        Some(walked) if end < length => {
-            walked.segment.file.set_len(end).and_then(|()| walked.segment.file.sync_all()).map_err(io)?;
-        }
-        Some(_) => {}
+        // Also when nothing is cut off: its last entries may have been written and not synced, and are taken for
+        // confirmed from now on.
+        Some(walked) => walked.segment.file.set_len(end).and_then(|()| walked.segment.file.sync_all()).map_err(io)?,
         None => std::fs::remove_file(&path).map_err(io)?,
     }
     Ok(walked)
