@@ -57,7 +57,9 @@ const RESTART: Backoff = Backoff { first: Duration::from_millis(50), longest: Du
 
 struct Watched {
     child: Child,
-    starts: u64,
+    /// The number of its last start.
+    start: u64,
+    restarts: u64,
     started: Instant,
     /// Ends in a row, each soon after its start.
     early_ends: u32,
@@ -66,6 +68,9 @@ struct Watched {
 
 pub struct Supervisor {
     children: HashMap<String, Watched>,
+    /// How often a child of a name was started, retired ones included: an end that is heard late must not be taken for
+    /// that of its successor.
+    starts: HashMap<String, u64>,
     ends: Ends,
     heard: Option<mpsc::UnboundedReceiver<(String, u64)>>,
     alerts: Alerts,
@@ -79,26 +84,41 @@ impl Supervisor {
     #[must_use]
     pub fn new(alerts: Alerts, panics: Panics, ended: CancellationToken) -> Self {
         let (ends, heard) = mpsc::unbounded_channel();
-        Self { children: HashMap::new(), ends, heard: Some(heard), alerts, panics, _alive: ended.drop_guard() }
+        Self {
+            children: HashMap::new(),
+            starts: HashMap::new(),
+            ends,
+            heard: Some(heard),
+            alerts,
+            panics,
+            _alive: ended.drop_guard(),
+        }
     }
 
     fn start_child(&mut self, name: &str) {
         if let Some(watched) = self.children.get_mut(name) {
-            watched.starts += 1;
+            let starts = self.starts.entry(name.to_owned()).or_default();
+            *starts += 1;
+            watched.start = *starts;
             watched.started = Instant::now();
-            let lifeline = Lifeline::new(name.to_owned(), watched.starts, self.ends.clone(), self.panics.clone());
+            let lifeline = Lifeline::new(name.to_owned(), watched.start, self.ends.clone(), self.panics.clone());
             watched.ender = lifeline.ender();
             (watched.child.start)(lifeline);
         }
     }
 
     fn ended(&mut self, name: String, start: u64, ctx: &mut Context<Self>) {
-        let Some(watched) = self.children.get_mut(&name).filter(|w| w.starts == start) else { return };
+        let Some(watched) = self.children.get_mut(&name).filter(|w| w.start == start) else { return };
         watched.early_ends = if watched.started.elapsed() > HEALTHY_AFTER { 0 } else { watched.early_ends + 1 };
         let pause = RESTART.pause(watched.early_ends);
         self.alerts.raise(AlertKind::ActorRestarted, &name, format!("ended; started again in {pause:?}"));
         metrics::counter!(crate::metrics::ACTOR_RESTARTS, "actor" => name.clone()).increment(1);
-        ctx.run_later(pause, move |me, _| me.start_child(&name));
+        ctx.run_later(pause, move |me, _| {
+            if let Some(watched) = me.children.get_mut(&name).filter(|watched| watched.start == start) {
+                watched.restarts += 1;
+                me.start_child(&name);
+            }
+        });
     }
 }
 
@@ -126,7 +146,7 @@ impl Handler<Watch> for Supervisor {
     fn handle(&mut self, Watch(child): Watch, _: &mut Context<Self>) {
         let name = child.name.clone();
         let ender = CancellationToken::new();
-        let watched = Watched { child, starts: 0, started: Instant::now(), early_ends: 0, ender };
+        let watched = Watched { child, start: 0, restarts: 0, started: Instant::now(), early_ends: 0, ender };
         if let Some(before) = self.children.insert(name.clone(), watched) {
             before.ender.cancel();
         }
@@ -153,9 +173,45 @@ impl Handler<Ended> for Supervisor {
 impl Handler<Restarts> for Supervisor {
     type Result = MessageResult<Restarts>;
     fn handle(&mut self, _: Restarts, _: &mut Context<Self>) -> Self::Result {
-        let mut all: Vec<_> =
-            self.children.iter().map(|(name, w)| (name.clone(), w.starts.saturating_sub(1))).collect();
+        let mut all: Vec<_> = self.children.iter().map(|(name, w)| (name.clone(), w.restarts)).collect();
         all.sort();
         MessageResult(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[actix::test]
+    async fn an_end_that_is_heard_late_is_not_its_successors() {
+        let supervisor = Supervisor::new(Alerts::default(), Panics::default(), CancellationToken::new()).start();
+        let started = Arc::new(Mutex::new(Vec::new()));
+        let watch = || {
+            let started = started.clone();
+            Watch(Child::new("share", move |lifeline| started.lock().unwrap().push(lifeline)))
+        };
+        supervisor.send(watch()).await.unwrap();
+        supervisor.send(Retire("share".to_owned())).await.unwrap();
+        supervisor.send(watch()).await.unwrap();
+        let count = || started.lock().unwrap().len();
+        let end_first = || {
+            let first = started.lock().unwrap().remove(0);
+            drop(first);
+        };
+        assert_eq!(count(), 2);
+        // The first one is gone only now.
+        end_first();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(count(), 1, "the second one lives");
+        end_first();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while count() == 0 {
+            assert!(Instant::now() < deadline, "it is started again when it ends");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(supervisor.send(Restarts).await.unwrap(), [("share".to_owned(), 1)]);
     }
 }
