@@ -30,6 +30,22 @@ pub(super) struct Changing {
     turn: usize,
     /// Why it is being taken back.
     refused: Option<Failure>,
+    /// What the drone had moved to by then.
+    moved: Option<Reservation>,
+}
+
+/// What follows an answer.
+#[derive(Debug, PartialEq)]
+enum Turn {
+    /// The service in turn is asked.
+    Ask,
+    /// The same one is asked again, after a pause.
+    Again,
+    /// The agent goes on with it.
+    Wait,
+    /// The same, and its time begins anew.
+    Held,
+    Ended,
 }
 
 impl Changing {
@@ -40,7 +56,48 @@ impl Changing {
     /// From here on the change is taken back.
     fn refuse(&mut self, failure: Failure) {
         self.refused = Some(failure);
-        self.reservation = None;
+        self.moved = self.reservation.take();
+    }
+
+    fn hear(&mut self, answer: Answer) -> Turn {
+        let ended = match (answer, self.refused.is_some()) {
+            (Answer::Done(output), reverting) => {
+                match output {
+                    Output::Route(route) => self.route = Some(route),
+                    Output::Reservation(reservation) => self.reservation = Some(reservation),
+                    Output::Nothing => {}
+                }
+                if reverting { self.step_back() } else { self.step_on() }
+            }
+            (Answer::Refused(failure), false) => {
+                self.refuse(failure);
+                self.step_back()
+            }
+            // It may have changed: this one is to change back too.
+            (Answer::GaveUp(failure), false) => {
+                self.refuse(failure);
+                false
+            }
+            // What was given up is somebody else's by now, and would be however often it is asked for. The service stays
+            // as it is, which the record says of the drone; the others change back.
+            (Answer::Refused(failure), true) => {
+                tracing::error!(
+                    change = self.change,
+                    service = self.step().as_str(),
+                    ?failure,
+                    "cannot be changed back"
+                );
+                if self.step() == StepName::Drone {
+                    self.reservation = self.moved.take();
+                }
+                self.step_back()
+            }
+            (Answer::Retrying(_), _) => return Turn::Wait,
+            (Answer::Held, _) => return Turn::Held,
+            // What is half-changed must be changed back, however long it takes.
+            (Answer::Lost, _) | (Answer::GaveUp(_), true) => return Turn::Again,
+        };
+        if ended { Turn::Ended } else { Turn::Ask }
     }
 
     /// Goes on to the next service; true when there is none.
@@ -72,6 +129,7 @@ impl Active {
             reservation: None,
             turn: 0,
             refused: None,
+            moved: None,
         });
     }
 
@@ -123,40 +181,18 @@ impl Scheduler {
     pub(super) fn change_answered(&mut self, id: &DeliveryId, answer: Answer, ready: &mut Ready) -> Option<DeliveryId> {
         let active = self.active.get_mut(id)?;
         let changing = active.changing.as_mut()?;
-        let ended = match (answer, changing.refused.is_some()) {
-            (Answer::Done(output), reverting) => {
-                match output {
-                    Output::Route(route) => changing.route = Some(route),
-                    Output::Reservation(reservation) => changing.reservation = Some(reservation),
-                    Output::Nothing => {}
-                }
-                if reverting { changing.step_back() } else { changing.step_on() }
-            }
-            (Answer::Refused(failure), false) => {
-                changing.refuse(failure);
-                changing.step_back()
-            }
-            // It may have changed: this one is to change back too.
-            (Answer::GaveUp(failure), false) => {
-                changing.refuse(failure);
-                false
-            }
-            (Answer::Retrying(_), _) => return None,
-            (Answer::Held, _) => {
-                active.begin_anew(later(now(), self.parts.complete_by));
-                return None;
-            }
-            // What is half-changed must be changed back, however long it takes.
-            (Answer::Lost | Answer::Refused(_) | Answer::GaveUp(_), _) => {
+        match changing.hear(answer) {
+            Turn::Ask => self.go_on_changing(id, ready),
+            Turn::Wait => {}
+            Turn::Held => active.begin_anew(later(now(), self.parts.complete_by)),
+            Turn::Again => {
                 active.complete_by = later(now(), self.parts.complete_by);
                 return Some(id.clone());
             }
-        };
-        if ended {
-            active.end_change(now());
-            self.through.push(id.clone());
-        } else {
-            self.go_on_changing(id, ready);
+            Turn::Ended => {
+                active.end_change(now());
+                self.through.push(id.clone());
+            }
         }
         None
     }
@@ -172,5 +208,58 @@ impl Scheduler {
                 me.order(ready, ctx);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::request::samples;
+    use crate::domain::time::from_millis;
+
+    fn changing() -> Changing {
+        let (change, request) = ("c".to_owned(), Arc::new(samples::request()));
+        Changing { change, request, route: None, reservation: None, turn: 0, refused: None, moved: None }
+    }
+
+    fn reservation(drone: &str) -> Reservation {
+        let at = from_millis(0);
+        Reservation { drone_id: drone.into(), from: at, until: at, pickup_at: at, drop_off_at: at }
+    }
+
+    fn failure() -> Failure {
+        Failure::new(ReasonCode::NoDroneBeforeDeadline, "")
+    }
+
+    /// Transport and drone have moved, and the delivery did not answer.
+    fn half_changed() -> Changing {
+        let mut changing = changing();
+        assert_eq!(changing.hear(Answer::Done(Output::Nothing)), Turn::Ask);
+        assert_eq!(changing.hear(Answer::Done(Output::Reservation(reservation("new")))), Turn::Ask);
+        assert_eq!(changing.hear(Answer::GaveUp(failure())), Turn::Ask);
+        assert_eq!(changing.step(), StepName::Delivery, "it may have changed");
+        changing
+    }
+
+    #[test]
+    fn what_is_half_changed_changes_back_step_by_step() {
+        let mut changing = half_changed();
+        assert_eq!(changing.hear(Answer::GaveUp(failure())), Turn::Again, "however long it takes");
+        assert_eq!(changing.hear(Answer::Done(Output::Nothing)), Turn::Ask);
+        assert_eq!(changing.hear(Answer::Done(Output::Reservation(reservation("old")))), Turn::Ask);
+        assert_eq!(changing.hear(Answer::Done(Output::Nothing)), Turn::Ended);
+        assert_eq!(changing.reservation, Some(reservation("old")));
+    }
+
+    /// The old time is taken by now. To ask for it again and again would hold up the partition for ever.
+    #[test]
+    fn a_drone_that_cannot_change_back_keeps_what_it_has() {
+        let mut changing = half_changed();
+        changing.hear(Answer::Done(Output::Nothing));
+        assert_eq!(changing.hear(Answer::Refused(failure())), Turn::Ask);
+        assert_eq!(changing.step(), StepName::Transport);
+        assert_eq!(changing.hear(Answer::Done(Output::Nothing)), Turn::Ended);
+        assert_eq!(changing.reservation, Some(reservation("new")));
+        assert!(changing.refused.is_some());
     }
 }
