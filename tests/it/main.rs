@@ -10,6 +10,7 @@ mod embedded;
 mod faults;
 mod http;
 mod leases;
+mod patience;
 mod readers;
 mod records;
 mod retention;

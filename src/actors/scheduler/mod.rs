@@ -30,7 +30,7 @@ use crate::domain::{DeliveryId, Map, OperationKind, Status, StepName, StepState,
 use crate::services::Order;
 use crate::store::StoreError;
 use crate::store::workflows::{Stored, Workflows};
-use crate::stream::Queues;
+use crate::stream::{Queue, Queues};
 
 mod change;
 mod save;
@@ -100,6 +100,8 @@ pub struct Scheduler {
     loading: bool,
     /// Who waits for others to make or finish its record.
     patience: Vec<DeliveryId>,
+    /// Whether nothing waits in the work queue any more, whose record those could be waiting for.
+    none_to_come: bool,
     /// Who is through and is to be saved next.
     through: Vec<DeliveryId>,
     saving: bool,
@@ -144,6 +146,7 @@ impl Scheduler {
             arrivals: Vec::new(),
             loading: false,
             patience: Vec::new(),
+            none_to_come: false,
             through: Vec::new(),
             saving: false,
             failures: 0,
@@ -204,7 +207,7 @@ impl Scheduler {
         let Some(active) = self.active.get_mut(id) else { return };
         let Some(work) = active.works.front() else { return };
         let at = now();
-        if self.parts.patient && active.waits_for_others(at, self.parts.complete_by) {
+        if self.parts.patient && active.waits_for_others(at, self.parts.complete_by, self.none_to_come) {
             self.patience.push(id.clone());
             return;
         }
@@ -295,6 +298,17 @@ impl Scheduler {
         None
     }
 
+    /// Looks at the records that deliveries wait for. The queue is asked first: who has left it has its record by then.
+    fn look_again(&mut self, ctx: &mut Context<Self>) {
+        let (waiting, queues) = (std::mem::take(&mut self.patience), self.parts.queues.clone());
+        let depth = async move { queues.depth(Queue::Work).await };
+        ctx.spawn(depth.into_actor(self).map(|depth, me, ctx| {
+            me.none_to_come = matches!(depth, Ok(0));
+            me.arrivals.extend(waiting);
+            me.load(ctx);
+        }));
+    }
+
     fn is_changing(&self, id: &DeliveryId, step: StepName) -> bool {
         self.active.get(id).and_then(|a| a.changing.as_ref()).is_some_and(|c| c.step() == step)
     }
@@ -310,9 +324,9 @@ impl Scheduler {
 }
 
 impl Active {
-    /// Whether a cancel or a change must wait for the worker that has its delivery in hand; not for ever, since that
-    /// one's request may be among the dead letters.
-    fn waits_for_others(&self, at: Timestamp, patience: Duration) -> bool {
+    /// Whether a cancel or a change must wait for the worker that has its delivery in hand, or will have it. Not for ever,
+    /// since that one's request may be among the dead letters; but as long as any waits in the queue, it may be that one.
+    fn waits_for_others(&self, at: Timestamp, patience: Duration, none_to_come: bool) -> bool {
         let Some(work) = self.works.front() else { return false };
         let in_hand = match (&work.operation.op, &self.record) {
             (OperationKind::Schedule(_), _) => false,
@@ -322,7 +336,7 @@ impl Active {
             }
             (OperationKind::Cancel, Some(_)) => false,
         };
-        in_hand && at < later(self.arrived, patience.saturating_mul(2))
+        in_hand && !(none_to_come && at >= later(self.arrived, patience.saturating_mul(2)))
     }
 
     /// Folds an event in and notes what it changed. The callers check what is legal; what is not is a bug that must
@@ -394,9 +408,9 @@ impl Actor for Scheduler {
         self.lifeline.bind(ctx);
         ctx.run_interval(LOOK, |me, ctx| {
             me.save_progress(ctx);
-            let waiting = std::mem::take(&mut me.patience);
-            me.arrivals.extend(waiting);
-            me.load(ctx);
+            if !me.patience.is_empty() {
+                me.look_again(ctx);
+            }
         });
     }
 }
