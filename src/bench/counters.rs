@@ -29,9 +29,14 @@ impl Counters {
             } else if name == metrics::REPLAYED {
                 counters.replayed += value;
             } else if name == metrics::WORKFLOWS {
-                counters.finished += value;
-                if label(labels, "status") == Some("Scheduled") {
-                    counters.scheduled += value;
+                match label(labels, "status") {
+                    Some("Scheduled") => {
+                        counters.scheduled += value;
+                        counters.finished += value;
+                    }
+                    // It was scheduled before.
+                    Some("Completed") => {}
+                    _ => counters.finished += value,
                 }
             } else if name == bucket_name
                 && let Some(le) = label(labels, "le").and_then(|le| le.parse::<f64>().ok())
@@ -101,6 +106,7 @@ drone_requests_accepted_total 1000
 
 drone_workflows_total{status="Scheduled"} 890
 drone_workflows_total{status="Compensating"} 10
+drone_workflows_total{status="Completed"} 300
 drone_accept_to_scheduled_seconds_bucket{le="0.001"} 0
 drone_accept_to_scheduled_seconds_bucket{le="0.5"} 800
 drone_accept_to_scheduled_seconds_bucket{le="2.5"} 889

@@ -11,10 +11,11 @@ use super::{Active, Change, PROGRESS, Scheduler, Told};
 use crate::actors::backoff::Backoff;
 use crate::actors::checkpointer::Finished;
 use crate::actors::notice::StatusLines;
+use crate::actors::reader::Work;
 use crate::actors::writer::WriterHandle;
 use crate::crashes::{self, Point};
 use crate::domain::time::{Timestamp, later, now};
-use crate::domain::{DeliveryId, Status, Workflow};
+use crate::domain::{DeliveryId, OperationKind, Status, Workflow};
 use crate::store::Outcome;
 use crate::store::workflows::{Stored, Workflows};
 use crate::stream::{Queue, Queues};
@@ -107,7 +108,11 @@ impl Scheduler {
             let Some(active) = self.active.get_mut(&saving.id) else { continue };
             match (saving.through, saving.saved) {
                 (true, true) => {
-                    self.count(&saving.record.workflow);
+                    // A change of plan leaves the workflow where it is, and is none of its own.
+                    let is_change = |work: &Work| matches!(work.operation.op, OperationKind::Reschedule(_));
+                    if !active.works.front().is_some_and(is_change) {
+                        self.count(&saving.record.workflow);
+                    }
                     self.finish(&saving.id, Some(saving.record), &mut finished);
                 }
                 (false, true) => {
@@ -143,6 +148,7 @@ impl Scheduler {
             // Loaded anew: the compensator may have changed it meanwhile.
             active.record = None;
             drop(record);
+            active.arrived = now();
             self.arrivals.push(id.clone());
         }
     }
