@@ -199,7 +199,6 @@ pub struct Agent {
     pub max_backoff: Duration,
     pub batch: usize,
     pub concurrency: usize,
-    pub queue: usize,
     pub breaker_failures: u32,
     #[serde(rename = "breaker_open_ms", with = "millis")]
     pub breaker_open: Duration,
