@@ -17,6 +17,8 @@ pub enum AlertKind {
     StreamGap,
     /// A partition's stream was missing and was made anew.
     StreamMissing,
+    /// An entry of a stream is damaged, and nothing behind it is read.
+    StreamDamaged,
     /// A request could not be parsed and was set aside.
     DeadLetter,
     /// Undoing a delivery was given up.

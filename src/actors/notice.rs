@@ -8,7 +8,7 @@ use super::writer::WriterHandle;
 use crate::domain::status::{EventType, Stage, StatusEvent};
 use crate::domain::time::Timestamp;
 use crate::domain::{DeliveryId, Status, StepName, StepState, Workflow};
-use crate::stream::{Queue, Queues};
+use crate::stream::{Queue, Queues, pieces};
 
 /// Lines for the status stream, gathered so that many go out together; changes of one delivery that come one after the
 /// other share a line.
@@ -83,10 +83,11 @@ impl StatusLines {
 
     /// Appends the lines to the status stream, until it works.
     pub async fn tell(self, status: &WriterHandle) {
-        if self.count > 0 {
-            let count = self.count;
-            let lines = self.into_body();
-            let append = async || status.append(&lines, count).await;
+        let count = self.count;
+        let bodies = pieces(self.into_body());
+        let each = count.div_ceil(bodies.len().max(1));
+        for lines in bodies {
+            let append = async || status.append(&lines, each).await;
             Backoff::ENGINE.until_ok("telling the status stream", append).await;
         }
     }

@@ -25,8 +25,8 @@ use crate::config::Mode;
 use crate::domain::Operation;
 use crate::domain::operation::reader_of;
 use crate::domain::time::{Timestamp, now};
-use crate::store::checkpoints::{Checkpoints, Lease};
-use crate::stream::{DeadLetter, Entry, From, ReadError, Stream, StreamReader, Streams};
+use crate::store::checkpoints::{Checkpoints, Lease, Share};
+use crate::stream::{DeadLetter, Entry, From, ReadError, Stream, StreamReader, Streams, pieces};
 
 /// One operation and the entry it came in.
 #[derive(Clone, Debug)]
@@ -212,6 +212,11 @@ impl Reader {
             Ok(Opening { source, next, shrunk }) => {
                 if let Some(text) = shrunk {
                     self.alerts.raise(AlertKind::StreamMissing, format!("{:?}", self.stream), text);
+                    if self.seen.entries > 0 {
+                        // The checkpointer counts the entries of the stream that was: it begins anew with this reader.
+                        ctx.terminate();
+                        return;
+                    }
                 }
                 self.source = Source::Open(source);
                 self.next = next;
@@ -226,7 +231,9 @@ impl Reader {
         // The stream is opened after the last entry handed on, so what waits comes again.
         self.pending.clear();
         self.failures += 1;
-        if self.failures == 1 {
+        if self.failures == 1 && matches!(error, ReadError::Corrupt(_)) {
+            self.alerts.raise(AlertKind::StreamDamaged, format!("{:?}", self.stream), error.to_string());
+        } else if self.failures == 1 {
             tracing::warn!(share = %self.plan.lease.share, %error, "reading failed; trying until it works");
         }
         ctx.run_later(Backoff::ENGINE.pause(self.failures), Self::pull);
@@ -294,13 +301,14 @@ impl Reader {
         for letter in letters {
             self.alerts.raise(AlertKind::DeadLetter, &letter.source, &letter.reason);
         }
-        let body = dead_letter_lines(letters);
+        let bodies = dead_letter_lines(letters);
         let (streams, checkpointer) = (self.streams.clone(), checkpointer.clone());
         let count = u32::try_from(letters.len()).unwrap_or(u32::MAX);
         let park = async move {
-            Backoff::ENGINE
-                .until_ok("parking a dead letter", async || streams.append(Stream::DeadLetters, body.clone()).await)
-                .await;
+            for body in bodies {
+                let append = async || streams.append(Stream::DeadLetters, body.clone()).await;
+                Backoff::ENGINE.until_ok("parking a dead letter", append).await;
+            }
             checkpointer.do_send(Finished(vec![(offset, count)]));
         };
         ctx.spawn(park.into_actor(self));
@@ -315,17 +323,19 @@ impl Reader {
     }
 }
 
-/// Dead letters as the body of one entry.
-#[must_use]
-pub fn dead_letter_lines(letters: &[DeadLetter]) -> Bytes {
+/// Dead letters as the bodies of entries.
+fn dead_letter_lines(letters: &[DeadLetter]) -> Vec<Bytes> {
     let mut body = Vec::new();
     for letter in letters {
         // Plain data to memory cannot fail.
         let _ = serde_json::to_writer(&mut body, letter);
         body.push(b'\n');
     }
-    body.into()
+    pieces(body.into())
 }
+
+/// No operation is longer than this; of what is, so much is set aside.
+const LONGEST: usize = 256 * 1024;
 
 /// The operations of an entry that belong to this reader, and the lines that are no operations; those belong to the
 /// first reader.
@@ -339,12 +349,20 @@ fn parse(entry: &Entry, reader: u32, readers: u32) -> (Vec<Operation>, Vec<DeadL
                 at: now(),
                 source: format!("requests@{}:{index}", entry.offset),
                 reason: format!("not an operation: {error}"),
-                body: String::from_utf8_lossy(line).into_owned(),
+                body: String::from_utf8_lossy(&line[..line.len().min(LONGEST)]).into_owned(),
             }),
             Err(_) => {}
         }
     }
     (operations, unreadable)
+}
+
+/// What all readers of a partition are through with: the slowest decides. None when one of them has not saved anything
+/// yet, or the store is away; the next checkpoint looks again.
+async fn finished_by_all(checkpoints: &Checkpoints, partition: u32, readers: u32) -> Option<u64> {
+    let shares: Vec<Share> = (0..readers).map(|reader| Share { partition, reader }).collect();
+    let owners = checkpoints.owners(&shares).await.ok()?;
+    owners.into_iter().map(|share| share.checkpoint).min().flatten()
 }
 
 struct Opening {
@@ -415,11 +433,18 @@ impl Handler<Credit> for Reader {
 impl Handler<Saved> for Reader {
     type Result = ();
     fn handle(&mut self, Saved(offset): Saved, ctx: &mut Context<Self>) {
-        // With several readers the slowest decides, and only the engine's own retention knows it.
-        if self.plan.readers == 1 {
-            let (streams, stream) = (self.streams.clone(), self.stream);
-            ctx.spawn(async move { streams.release(stream, offset + 1).await }.into_actor(self));
-        }
+        let (streams, stream, readers) = (self.streams.clone(), self.stream, self.plan.readers);
+        let (checkpoints, partition) = (self.checkpoints.clone(), self.plan.lease.share.partition);
+        let release = async move {
+            let finished = match readers {
+                1 => Some(offset),
+                _ => finished_by_all(&checkpoints, partition, readers).await,
+            };
+            if let Some(offset) = finished {
+                streams.release(stream, offset + 1).await;
+            }
+        };
+        ctx.spawn(release.into_actor(self));
     }
 }
 

@@ -177,6 +177,24 @@ pub enum Settle {
 /// engines and all broker versions agree.
 pub const DELIVERY_LIMIT: u32 = 20;
 
+/// Lines of any length together are cut into pieces of about this size: the engines refuse an entry that is too long.
+const PIECE: usize = 1 << 20;
+
+/// A body as the bodies of several entries, cut at the ends of its lines.
+#[must_use]
+pub fn pieces(mut body: Bytes) -> Vec<Bytes> {
+    let mut pieces = Vec::new();
+    while body.len() > PIECE
+        && let Some(end) = memchr::memchr(b'\n', &body[PIECE..])
+    {
+        pieces.push(body.split_to(PIECE + end + 1));
+    }
+    if !body.is_empty() {
+        pieces.push(body);
+    }
+    pieces
+}
+
 /// One line of the dead-letter stream.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -187,4 +205,20 @@ pub struct DeadLetter {
     pub reason: String,
     /// What it was; bytes that are not UTF-8 are replaced.
     pub body: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_body_is_cut_at_the_ends_of_lines() {
+        let line = |n: usize| [vec![b'a'; n], vec![b'\n']].concat();
+        let body = Bytes::from([line(PIECE / 2), line(PIECE), line(10), line(3 * PIECE), line(5)].concat());
+        let cut = pieces(body.clone());
+        assert_eq!(cut.iter().map(Bytes::len).collect::<Vec<_>>(), [PIECE / 2 + PIECE + 2, 3 * PIECE + 12, 6]);
+        assert_eq!(cut.concat(), body);
+        assert_eq!(pieces(Bytes::from_static(b"a\nb\n")).len(), 1);
+        assert!(pieces(Bytes::new()).is_empty());
+    }
 }

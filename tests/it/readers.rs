@@ -1,5 +1,6 @@
 //! A reader, its checkpointer and flows that are slow, finish in any order or never: on both engines.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use drone_delivery::domain::time::now;
 use drone_delivery::domain::{DeliveryId, Operation, OperationKind};
 use drone_delivery::store::State;
 use drone_delivery::store::checkpoints::{Checkpoints, Share};
-use drone_delivery::stream::{DeadLetter, From, Stream, Streams};
+use drone_delivery::stream::{AppendError, Bounds, DeadLetter, Entry, From, ReadError, Stream, StreamReader, Streams};
 
 use crate::conformance::PATIENCE;
 
@@ -48,6 +49,8 @@ on_both_engines!(
     readers_that_split_a_partition_share_it_without_overlap,
     what_cannot_be_read_is_parked_with_the_reason,
     a_reader_that_lost_its_lease_ends,
+    the_slowest_reader_of_a_partition_decides_what_is_released,
+    a_stream_that_was_made_anew_begins_with_a_new_window,
 );
 
 /// A flow that takes everything and ends nothing by itself.
@@ -285,6 +288,44 @@ async fn a_reader_that_lost_its_lease_ends(rig: Rig) {
     assert_eq!(second.checkpoints.load(second.share).await.unwrap(), Some(0));
 }
 
+async fn the_slowest_reader_of_a_partition_decides_what_is_released(rig: Rig) {
+    let watched = Arc::new(Watched::of(&rig));
+    let rig = Rig { streams: watched.clone(), ..rig };
+    let of = |reader| (0..).map(|n| format!("r-{n}")).find(|id| reader_of(id, 2) == reader).unwrap();
+    let (fast, slow) = (of(0), of(1));
+    rig.append(&[&fast, &slow]).await;
+    rig.append(&[&fast]).await;
+    let one = rig.start("one", 100, Mode::Stream, (0, 2)).await;
+    one.until_seen(2).await;
+    one.checkpointer.do_send(Finished(vec![(0, 1), (1, 1)]));
+    one.until_saved(Some(1)).await;
+    let two = rig.start("two", 100, Mode::Stream, (1, 2)).await;
+    two.until_seen(1).await;
+    assert_eq!(watched.released(), None, "the other one has not done anything yet");
+    two.finish(&slow);
+    // The second entry holds nothing of its own.
+    two.until_saved(Some(1)).await;
+    two.until("not released", async |_| watched.released() == Some(2)).await;
+}
+
+/// Its checkpointer still counts the entries that are gone.
+async fn a_stream_that_was_made_anew_begins_with_a_new_window(rig: Rig) {
+    let watched = Arc::new(Watched::of(&rig));
+    let rig = Rig { streams: watched.clone(), ..rig };
+    for id in ["a", "b", "c"] {
+        rig.append(&[id]).await;
+    }
+    let first = rig.start("one", 100, Mode::Stream, (0, 1)).await;
+    first.until_seen(3).await;
+    first.finish("a");
+    first.until_saved(Some(0)).await;
+    watched.lose();
+    rig.append(&["d"]).await;
+    first.until("it goes on counting", async |me| !me.reader.connected() && !me.checkpointer.connected()).await;
+    assert_eq!(first.checkpoints.load(first.share).await.unwrap(), None);
+    assert!(rig.alerts.list().iter().any(|alert| alert.kind == AlertKind::StreamMissing));
+}
+
 /// Entries that were gone before they were read are told, wherever reading began.
 #[actix::test]
 async fn entries_that_are_gone_raise_an_alert() {
@@ -312,26 +353,80 @@ struct Holes {
 
 #[async_trait::async_trait]
 impl Streams for Holes {
-    async fn append(&self, stream: Stream, body: Bytes) -> Result<(), drone_delivery::stream::AppendError> {
+    async fn append(&self, stream: Stream, body: Bytes) -> Result<(), AppendError> {
         self.streams.append(stream, body).await
     }
-    async fn read(
-        &self,
-        stream: Stream,
-        _: From,
-    ) -> Result<Box<dyn drone_delivery::stream::StreamReader>, drone_delivery::stream::ReadError> {
+    async fn read(&self, stream: Stream, _: From) -> Result<Box<dyn StreamReader>, ReadError> {
         self.streams.read(stream, From::Offset(self.gone)).await
     }
-    async fn bounds(
-        &self,
-        stream: Stream,
-    ) -> Result<drone_delivery::stream::Bounds, drone_delivery::stream::ReadError> {
+    async fn bounds(&self, stream: Stream) -> Result<Bounds, ReadError> {
         self.streams.bounds(stream).await
     }
     async fn release(&self, stream: Stream, offset: u64) {
         self.streams.release(stream, offset).await;
     }
-    async fn ensure(&self, stream: Stream) -> Result<(), drone_delivery::stream::AppendError> {
+    async fn ensure(&self, stream: Stream) -> Result<(), AppendError> {
+        self.streams.ensure(stream).await
+    }
+}
+
+/// Streams that say what was released of them, and that can be lost: the reader under way breaks, and there is no entry
+/// any more when it looks.
+struct Watched {
+    streams: Arc<dyn Streams>,
+    released: Mutex<Option<u64>>,
+    lost: Arc<AtomicBool>,
+}
+
+impl Watched {
+    fn of(rig: &Rig) -> Self {
+        Self { streams: rig.streams.clone(), released: Mutex::default(), lost: Arc::default() }
+    }
+
+    fn released(&self) -> Option<u64> {
+        *self.released.lock().unwrap()
+    }
+
+    fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A reader that breaks with the first entry behind the loss of its stream.
+struct Breaking {
+    reader: Box<dyn StreamReader>,
+    lost: Arc<AtomicBool>,
+}
+
+#[async_trait::async_trait]
+impl StreamReader for Breaking {
+    async fn next(&mut self) -> Result<Vec<Entry>, ReadError> {
+        let entries = self.reader.next().await?;
+        if self.lost.load(Ordering::Relaxed) {
+            return Err(ReadError::Unavailable { part: "stream", reason: "it was made anew".to_owned() });
+        }
+        Ok(entries)
+    }
+}
+
+#[async_trait::async_trait]
+impl Streams for Watched {
+    async fn append(&self, stream: Stream, body: Bytes) -> Result<(), AppendError> {
+        self.streams.append(stream, body).await
+    }
+    async fn read(&self, stream: Stream, from: From) -> Result<Box<dyn StreamReader>, ReadError> {
+        Ok(Box::new(Breaking { reader: self.streams.read(stream, from).await?, lost: self.lost.clone() }))
+    }
+    async fn bounds(&self, stream: Stream) -> Result<Bounds, ReadError> {
+        if self.lost.load(Ordering::Relaxed) {
+            return Ok(Bounds { first: 0, next: 0 });
+        }
+        self.streams.bounds(stream).await
+    }
+    async fn release(&self, _: Stream, offset: u64) {
+        *self.released.lock().unwrap() = Some(offset);
+    }
+    async fn ensure(&self, stream: Stream) -> Result<(), AppendError> {
         self.streams.ensure(stream).await
     }
 }
