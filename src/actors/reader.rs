@@ -13,20 +13,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
+use self::entries::{dead_letter_lines, parse};
 use super::backoff::Backoff;
 use super::checkpointer::{Checkpointer, Finished, Opened};
 use super::lifeline::Lifeline;
 use crate::alerts::{AlertKind, Alerts};
 use crate::config::Mode;
 use crate::domain::Operation;
-use crate::domain::operation::reader_of;
-use crate::domain::time::{Timestamp, now};
+use crate::domain::time::Timestamp;
 use crate::store::checkpoints::{Checkpoints, Lease, Share};
-use crate::stream::{DeadLetter, Entry, From, ReadError, Stream, StreamReader, Streams, pieces};
+use crate::stream::{DeadLetter, Entry, From, ReadError, Stream, StreamReader, Streams};
+
+mod entries;
 
 /// One operation and the entry it came in.
 #[derive(Clone, Debug)]
@@ -321,40 +322,6 @@ impl Reader {
             }
         }
     }
-}
-
-/// Dead letters as the bodies of entries.
-fn dead_letter_lines(letters: &[DeadLetter]) -> Vec<Bytes> {
-    let mut body = Vec::new();
-    for letter in letters {
-        // Plain data to memory cannot fail.
-        let _ = serde_json::to_writer(&mut body, letter);
-        body.push(b'\n');
-    }
-    pieces(body.into())
-}
-
-/// No operation is longer than this; of what is, so much is set aside.
-const LONGEST: usize = 256 * 1024;
-
-/// The operations of an entry that belong to this reader, and the lines that are no operations; those belong to the
-/// first reader.
-fn parse(entry: &Entry, reader: u32, readers: u32) -> (Vec<Operation>, Vec<DeadLetter>) {
-    let (mut operations, mut unreadable) = (Vec::new(), Vec::new());
-    for (index, line) in entry.body.split(|b| *b == b'\n').enumerate().filter(|(_, line)| !line.is_empty()) {
-        match serde_json::from_slice::<Operation>(line) {
-            Ok(operation) if reader_of(operation.id.as_str(), readers) == reader => operations.push(operation),
-            Ok(_) => {}
-            Err(error) if reader == 0 => unreadable.push(DeadLetter {
-                at: now(),
-                source: format!("requests@{}:{index}", entry.offset),
-                reason: format!("not an operation: {error}"),
-                body: String::from_utf8_lossy(&line[..line.len().min(LONGEST)]).into_owned(),
-            }),
-            Err(_) => {}
-        }
-    }
-    (operations, unreadable)
 }
 
 /// What all readers of a partition are through with: the slowest decides. None when one of them has not saved anything

@@ -197,9 +197,9 @@ impl Shared {
             return;
         }
         let dropped = self.change(|segments| {
-            let (dropped, kept) = segments.drain(..).partition(|segment| unneeded.contains(&segment.id));
+            let (dropped, kept): (VecDeque<Segment>, _) =
+                segments.drain(..).partition(|segment| unneeded.contains(&segment.id));
             *segments = kept;
-            let dropped: VecDeque<Segment> = dropped;
             dropped
         });
         for segment in dropped {
