@@ -19,7 +19,7 @@ pub enum AlertKind {
     StreamMissing,
     /// An entry of a stream is damaged, and nothing behind it is read.
     StreamDamaged,
-    /// A request could not be parsed and was set aside.
+    /// An operation could not be parsed, or its delivery's record could not, and was set aside.
     DeadLetter,
     /// Undoing a delivery was given up.
     WorkflowStuck,

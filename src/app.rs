@@ -393,6 +393,8 @@ impl Starting {
             agents: agents.clone(),
             queues: self.engine.queues.clone(),
             status: status.clone(),
+            streams: self.engine.streams.clone(),
+            alerts: self.alerts.clone(),
             complete_by: self.settings.scheduler.complete_by,
             patient: false,
         };

@@ -31,7 +31,7 @@ use crate::crashes::{self, Point};
 use crate::domain::time::{later, now};
 use crate::domain::workflow::Event;
 use crate::domain::{DeliveryId, Failure, ReasonCode, Status, StepName, StepState, Workflow};
-use crate::store::workflows::{Stored, Workflows};
+use crate::store::workflows::{Loaded, Stored, Unreadable, Workflows};
 use crate::store::{Outcome, StoreError};
 use crate::stream::{Message as Delivery, Queue, Queues, Settle, Settler};
 
@@ -115,17 +115,15 @@ impl Compensator {
         }));
     }
 
-    fn loaded(
-        &mut self,
-        records: Result<Vec<Option<Stored>>, StoreError>,
-        ids: Vec<DeliveryId>,
-        ctx: &mut Context<Self>,
-    ) {
+    fn loaded(&mut self, records: Result<Vec<Loaded>, StoreError>, ids: Vec<DeliveryId>, ctx: &mut Context<Self>) {
         match records {
             Ok(records) => {
                 self.failures = 0;
-                for (id, record) in ids.into_iter().zip(records) {
-                    self.begin(&id, record, ctx);
+                for (id, loaded) in ids.into_iter().zip(records) {
+                    match loaded {
+                        Ok(record) => self.begin(&id, record, ctx),
+                        Err(unreadable) => self.set_aside(&id, &unreadable, ctx),
+                    }
                 }
                 self.load(ctx);
             }
@@ -311,6 +309,14 @@ impl Compensator {
             // model: Settle
             self.settle_tags(job.tags, Settle::Done, ctx);
         }
+    }
+
+    /// What nobody can undo, because its record is unreadable, goes the way of what is no message: it is put back until
+    /// the queue's limit sends it to the dead letters.
+    fn set_aside(&mut self, id: &DeliveryId, unreadable: &Unreadable, ctx: &mut Context<Self>) {
+        let Some(job) = self.jobs.remove(id) else { return };
+        tracing::error!(delivery = %id, error = %unreadable, "a failed operation was put back");
+        self.settle_tags(job.tags, Settle::Again, ctx);
     }
 
     fn give_back(&mut self, tag: u64, ctx: &mut Context<Self>) {

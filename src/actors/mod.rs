@@ -10,6 +10,7 @@ pub mod backoff;
 pub mod checkpointer;
 pub mod compensator;
 pub mod consumer;
+pub mod dead_letters;
 pub mod forwarder;
 pub mod lifeline;
 pub mod notice;

@@ -16,9 +16,10 @@ use actix::prelude::*;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use self::entries::{dead_letter_lines, parse};
+use self::entries::parse;
 use super::backoff::Backoff;
 use super::checkpointer::{Checkpointer, Finished, Opened};
+use super::dead_letters::park;
 use super::lifeline::Lifeline;
 use crate::alerts::{AlertKind, Alerts};
 use crate::config::Mode;
@@ -273,7 +274,7 @@ impl Reader {
             checkpointer.do_send(Opened { offset: entry.offset, at: entry.at, operations: opened });
             self.rest.extend(operations.into_iter().map(|operation| Work { offset: entry.offset, operation }));
             if !unreadable.is_empty() {
-                self.park(entry.offset, &unreadable, &checkpointer, ctx);
+                self.park(entry.offset, unreadable, &checkpointer, ctx);
             }
         }
         // model: Read
@@ -294,22 +295,15 @@ impl Reader {
     fn park(
         &mut self,
         offset: u64,
-        letters: &[DeadLetter],
+        letters: Vec<DeadLetter>,
         checkpointer: &Addr<Checkpointer>,
         ctx: &mut Context<Self>,
     ) {
         self.seen.dead_letters += letters.len() as u64;
-        for letter in letters {
-            self.alerts.raise(AlertKind::DeadLetter, &letter.source, &letter.reason);
-        }
-        let bodies = dead_letter_lines(letters);
-        let (streams, checkpointer) = (self.streams.clone(), checkpointer.clone());
+        let (streams, alerts, checkpointer) = (self.streams.clone(), self.alerts.clone(), checkpointer.clone());
         let count = u32::try_from(letters.len()).unwrap_or(u32::MAX);
         let park = async move {
-            for body in bodies {
-                let append = async || streams.append(Stream::DeadLetters, body.clone()).await;
-                Backoff::ENGINE.until_ok("parking a dead letter", append).await;
-            }
+            park(&*streams, &alerts, &letters).await;
             checkpointer.do_send(Finished(vec![(offset, count)]));
         };
         ctx.spawn(park.into_actor(self));

@@ -101,7 +101,15 @@ impl Completion {
     ) -> Result<Vec<usize>, StoreError> {
         let records = self.workflows.load(open.iter().map(|i| &ids[*i])).await?;
         let mut completed: Vec<(usize, Stored)> = Vec::new();
-        for (i, record) in open.iter().zip(records) {
+        for (i, loaded) in open.iter().zip(records) {
+            let record = match loaded {
+                Ok(record) => record,
+                Err(error) => {
+                    tracing::error!(%error, "cannot be completed");
+                    endings[*i] = Ending::NotYet;
+                    continue;
+                }
+            };
             endings[*i] = match record.as_ref().map(|record| record.workflow.status) {
                 None => Ending::Unknown,
                 Some(Status::Completed) => Ending::Completed,

@@ -29,6 +29,24 @@ pub struct Seen {
     status: Status,
 }
 
+/// A record that this program cannot read: it is damaged, or a later program wrote it. It is nobody's but its
+/// delivery's trouble.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the record {key} is unreadable: {reason}")]
+pub struct Unreadable {
+    key: String,
+    reason: String,
+}
+
+impl From<Unreadable> for StoreError {
+    fn from(unreadable: Unreadable) -> Self {
+        Self { part: "store", reason: unreadable.to_string() }
+    }
+}
+
+/// What there is of a record.
+pub type Loaded = Result<Option<Stored>, Unreadable>;
+
 #[derive(Clone)]
 pub struct Workflows {
     state: Arc<dyn State>,
@@ -75,18 +93,18 @@ impl Workflows {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn load<'a>(&self, ids: impl Iterator<Item = &'a DeliveryId>) -> Result<Vec<Option<Stored>>, StoreError> {
+    pub async fn load<'a>(&self, ids: impl Iterator<Item = &'a DeliveryId>) -> Result<Vec<Loaded>, StoreError> {
         let keys: Vec<String> = ids.map(|id| key(id.as_str())).collect();
         let values = self.state.get(&keys).await?;
-        keys.iter().zip(values).map(|(key, value)| value.map(|v| decode(key, v)).transpose()).collect()
+        Ok(keys.iter().zip(values).map(|(key, value)| value.map(|v| decode(key, v)).transpose()).collect())
     }
 
     /// The record of one delivery.
     ///
     /// # Errors
-    /// When the store is away.
+    /// When the store is away, or the record is unreadable.
     pub async fn get(&self, id: &DeliveryId) -> Result<Option<Stored>, StoreError> {
-        Ok(self.load(std::iter::once(id)).await?.pop().flatten())
+        Ok(self.load(std::iter::once(id)).await?.pop().transpose()?.flatten())
     }
 
     /// Writes records in one round trip. The answer says for each whether it was written; one that was not has been
@@ -122,7 +140,7 @@ impl Workflows {
         Ok(outcomes)
     }
 
-    /// One page, newest first.
+    /// One page, newest first. What is unreadable is left out.
     ///
     /// # Errors
     /// When the store is away.
@@ -139,12 +157,9 @@ impl Workflows {
                     let next = after.map(|a| String::from_utf8_lossy(&a).into_owned());
                     return Ok(Page { items, next });
                 }
-                if let Some(record) = record {
-                    let stored = decode("", record)?;
-                    if filter.status.is_none_or(|s| s == stored.workflow.status) {
-                        items.push(*stored.workflow);
-                    }
-                }
+                let stored = record.and_then(|record| readable(decode(id_of(&member).unwrap_or_default(), record)));
+                let fits = |stored: &Stored| filter.status.is_none_or(|s| s == stored.workflow.status);
+                items.extend(stored.filter(fits).map(|stored| *stored.workflow));
                 after = Some(member);
             }
             if last {
@@ -171,7 +186,7 @@ impl Workflows {
         Ok(members)
     }
 
-    /// Up to `limit` workflows of a status that were accepted before a time, oldest first.
+    /// Up to `limit` workflows of a status that were accepted before a time, oldest first. What is unreadable is left out.
     ///
     /// # Errors
     /// When the store is away.
@@ -197,7 +212,8 @@ impl Workflows {
         members.retain(|m| m.as_ref() < end.as_bytes());
         let ids: Vec<DeliveryId> = members.iter().filter_map(|m| DeliveryId::parse(id_of(m)?).ok()).collect();
         let next = if full && members.len() == limit { members.pop() } else { None };
-        Ok((self.load(ids.iter()).await?.into_iter().flatten().collect(), next))
+        let records = self.load(ids.iter()).await?.into_iter().map(|loaded| loaded.map(Option::into_iter));
+        Ok((records.filter_map(readable).flatten().collect(), next))
     }
 
     /// Takes records out of the store and out of the sets, each on condition that it is still what was seen. One that
@@ -258,12 +274,14 @@ impl Stored {
     }
 }
 
-fn decode(key: &str, bytes: Bytes) -> Result<Stored, StoreError> {
-    match compact::decode::<Workflow>(&bytes) {
-        Ok(workflow) => {
-            let seen = Some(Seen { bytes, status: workflow.status });
-            Ok(Stored { workflow: Box::new(workflow), seen, unanswered: false })
-        }
-        Err(error) => Err(StoreError { part: "store", reason: format!("the record {key} is unreadable: {error}") }),
-    }
+fn decode(key: &str, bytes: Bytes) -> Result<Stored, Unreadable> {
+    let workflow: Workflow =
+        compact::decode(&bytes).map_err(|error| Unreadable { key: key.to_owned(), reason: error.to_string() })?;
+    let seen = Some(Seen { bytes, status: workflow.status });
+    Ok(Stored { workflow: Box::new(workflow), seen, unanswered: false })
+}
+
+/// For lists and looks over many, where one that is unreadable must not hide the others.
+fn readable<T>(loaded: Result<T, Unreadable>) -> Option<T> {
+    loaded.inspect_err(|error| tracing::error!(%error, "left out")).ok()
 }

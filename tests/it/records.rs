@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use drone_delivery::domain::operation::{Operation, OperationKind};
-use drone_delivery::domain::time::now;
+use drone_delivery::domain::time::{later, now};
 use drone_delivery::domain::workflow::Event;
 use drone_delivery::domain::{Status, Workflow};
 use drone_delivery::services::SharedState;
@@ -15,7 +16,11 @@ use drone_delivery::store::{Outcome, Scan, State, StoreError, Txn};
 
 use crate::services::{on_every_store, order};
 
-on_every_store!(the_same_written_by_two_is_one_s, what_was_written_without_an_answer_is_no_conflict);
+on_every_store!(
+    the_same_written_by_two_is_one_s,
+    what_was_written_without_an_answer_is_no_conflict,
+    an_unreadable_one_hides_no_other,
+);
 
 /// Commits, and once does not say so.
 struct Mute {
@@ -89,4 +94,24 @@ async fn what_was_written_without_an_answer_is_no_conflict(state: SharedState) {
     assert_eq!(workflows.save(&mut [&mut record]).await.unwrap(), [Outcome::Conflict]);
     let page = workflows.list(&Filter { status: Some(Status::Cancelling), owner: None }, None, 10).await.unwrap();
     assert_eq!(page.items.len(), 1);
+}
+
+async fn an_unreadable_one_hides_no_other(state: SharedState) {
+    let workflows = Workflows::new(state.clone());
+    let mut records = ["a", "b"].map(|id| Stored::new(Workflow { delivery_id: order(id).id, ..*accepted().workflow }));
+    let [one, other] = &mut records;
+    workflows.save(&mut [one, other]).await.unwrap();
+    let [damaged, sound] = records.map(|record| record.workflow.delivery_id);
+    state.commit(vec![Txn::new().put(format!("workflow/{damaged}"), "no record")]).await.unwrap();
+
+    let loaded = workflows.load([&damaged, &sound].into_iter()).await.unwrap();
+    assert!(loaded[0].is_err() && loaded[1].as_ref().is_ok_and(Option::is_some));
+    let error = workflows.get(&damaged).await.unwrap_err();
+    assert!(error.reason.contains("workflow/a is unreadable"), "{error}");
+    for owner in [None, Some("contoso".to_owned())] {
+        let page = workflows.list(&Filter { status: None, owner }, None, 10).await.unwrap();
+        assert_eq!(page.items.iter().map(|workflow| &workflow.delivery_id).collect::<Vec<_>>(), [&sound]);
+    }
+    let oldest = workflows.oldest(Status::Accepted, later(now(), Duration::from_secs(60)), 10).await.unwrap();
+    assert_eq!(oldest.iter().map(|record| &record.workflow.delivery_id).collect::<Vec<_>>(), [&sound]);
 }

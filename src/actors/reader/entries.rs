@@ -1,22 +1,9 @@
 //! What is in an entry of a partition: the operations that belong to a reader, and the lines that are none.
 
-use bytes::Bytes;
-
 use crate::domain::Operation;
 use crate::domain::operation::reader_of;
 use crate::domain::time::now;
-use crate::stream::{DeadLetter, Entry, pieces};
-
-/// Dead letters as the bodies of entries.
-pub(super) fn dead_letter_lines(letters: &[DeadLetter]) -> Vec<Bytes> {
-    let mut body = Vec::new();
-    for letter in letters {
-        // Plain data to memory cannot fail.
-        let _ = serde_json::to_writer(&mut body, letter);
-        body.push(b'\n');
-    }
-    pieces(body.into())
-}
+use crate::stream::{DeadLetter, Entry};
 
 /// Far longer than any operation, and short enough to be set aside as one entry, however much JSON has to escape. Of what
 /// is longer so much is set aside, and its reason says so.
@@ -52,6 +39,7 @@ pub(super) fn parse(entry: &Entry, reader: u32, readers: u32) -> (Vec<Operation>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actors::dead_letters::bodies;
 
     #[test]
     fn only_of_a_line_beyond_all_bounds_a_part_is_set_aside_and_the_reason_says_so() {
@@ -64,7 +52,7 @@ mod tests {
         assert_eq!(whole.body.len(), LONGEST);
         assert!(!whole.reason.contains("bytes"), "{}", whole.reason);
         // What JSON escapes takes six bytes instead of one.
-        let bodies = dead_letter_lines(&[whole]);
+        let bodies = bodies(&[whole]);
         assert!(bodies.len() == 1 && bodies[0].len() < 16 * 1024 * 1024);
         let cut = parked(vec![b'x'; LONGEST + 1]);
         assert_eq!(cut.body.len(), LONGEST);

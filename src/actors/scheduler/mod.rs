@@ -20,17 +20,19 @@ use serde::Serialize;
 use super::agent::{Agents, Answer, Answers, Call, Orders};
 use super::backoff::Backoff;
 use super::checkpointer::Finished;
+use super::dead_letters::park;
 use super::lifeline::Lifeline;
 use super::reader::{Offer, Work};
 use super::writer::WriterHandle;
+use crate::alerts::Alerts;
 use crate::crashes::{self, Point};
 use crate::domain::time::{Timestamp, later, now};
 use crate::domain::workflow::Event;
 use crate::domain::{DeliveryId, Map, OperationKind, Status, StepName, StepState, Workflow};
 use crate::services::Order;
 use crate::store::StoreError;
-use crate::store::workflows::{Stored, Workflows};
-use crate::stream::{Queue, Queues};
+use crate::store::workflows::{Loaded, Stored, Unreadable, Workflows};
+use crate::stream::{DeadLetter, Queue, Queues, Streams};
 
 mod change;
 mod save;
@@ -44,6 +46,9 @@ pub struct Parts {
     pub agents: Agents,
     pub queues: Arc<dyn Queues>,
     pub status: WriterHandle,
+    /// Where what cannot be carried out is set aside.
+    pub streams: Arc<dyn Streams>,
+    pub alerts: Alerts,
     pub complete_by: Duration,
     /// Whether others make the records (mode `queue`): a cancel or a change then waits for its delivery's.
     pub patient: bool,
@@ -171,20 +176,19 @@ impl Scheduler {
         }));
     }
 
-    fn loaded(
-        &mut self,
-        records: Result<Vec<Option<Stored>>, StoreError>,
-        ids: Vec<DeliveryId>,
-        ctx: &mut Context<Self>,
-    ) {
+    fn loaded(&mut self, records: Result<Vec<Loaded>, StoreError>, ids: Vec<DeliveryId>, ctx: &mut Context<Self>) {
         match records {
             Ok(records) => {
                 self.failures = 0;
                 let mut ready = Ready::default();
-                for (id, record) in ids.into_iter().zip(records) {
-                    if let Some(active) = self.active.get_mut(&id) {
-                        active.record = record;
-                        self.begin(&id, &mut ready);
+                for (id, loaded) in ids.into_iter().zip(records) {
+                    match (self.active.get_mut(&id), loaded) {
+                        (Some(active), Ok(record)) => {
+                            active.record = record;
+                            self.begin(&id, &mut ready);
+                        }
+                        (Some(_), Err(unreadable)) => self.set_aside(id, &unreadable, ctx),
+                        (None, _) => {}
                     }
                 }
                 self.order(ready, ctx);
@@ -200,6 +204,24 @@ impl Scheduler {
                 ctx.run_later(Backoff::ENGINE.pause(self.failures), Self::load);
             }
         }
+    }
+
+    /// Nothing can be done for a delivery whose record nobody can read: what is wanted of it is set aside, and holds up
+    /// nobody else.
+    fn set_aside(&mut self, id: DeliveryId, unreadable: &Unreadable, ctx: &mut Context<Self>) {
+        let Some(work) = self.active.get(&id).and_then(|active| active.works.front()) else { return };
+        let letter = DeadLetter {
+            at: now(),
+            source: format!("requests/{id}"),
+            reason: unreadable.to_string(),
+            body: String::from_utf8_lossy(work.operation.to_line().trim_ascii_end()).into_owned(),
+        };
+        let (streams, alerts) = (self.parts.streams.clone(), self.parts.alerts.clone());
+        let park = async move { park(&*streams, &alerts, &[letter]).await };
+        ctx.spawn(park.into_actor(self).map(move |(), me, ctx| {
+            me.finish(&[id]);
+            me.load(ctx);
+        }));
     }
 
     /// Begins the first operation of a delivery whose record is known.

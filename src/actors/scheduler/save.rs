@@ -100,10 +100,7 @@ impl Scheduler {
     }
 
     fn saved(&mut self, batch: Vec<Saving>, skipped: Vec<DeliveryId>, ctx: &mut Context<Self>) {
-        let mut finished: HashMap<u64, u32> = HashMap::new();
-        for id in skipped {
-            self.finish(&id, None, &mut finished);
-        }
+        let mut through = skipped;
         for saving in batch {
             let Some(active) = self.active.get_mut(&saving.id) else { continue };
             match (saving.through, saving.saved) {
@@ -113,7 +110,7 @@ impl Scheduler {
                     if !active.works.front().is_some_and(is_change) {
                         self.count(&saving.record.workflow);
                     }
-                    self.finish(&saving.id, Some(saving.record), &mut finished);
+                    through.push(saving.id);
                 }
                 (false, true) => {
                     if let Some(record) = &mut active.record {
@@ -129,27 +126,30 @@ impl Scheduler {
                 }
             }
         }
-        if !finished.is_empty() {
-            self.finished.do_send(Finished(finished.into_iter().collect()));
-        }
+        self.finish(&through);
         self.load(ctx);
         self.save(ctx);
     }
 
-    /// The first operation of a delivery is finished; the next one begins.
-    fn finish(&mut self, id: &DeliveryId, record: Option<Stored>, finished: &mut HashMap<u64, u32>) {
-        let Some(active) = self.active.get_mut(id) else { return };
-        if let Some(work) = active.works.pop_front() {
-            *finished.entry(work.offset).or_default() += 1;
+    /// The first operation of each of these deliveries is finished; the next one begins with the next load.
+    pub(super) fn finish(&mut self, through: &[DeliveryId]) {
+        let mut finished: HashMap<u64, u32> = HashMap::new();
+        for id in through {
+            let Some(active) = self.active.get_mut(id) else { continue };
+            if let Some(work) = active.works.pop_front() {
+                *finished.entry(work.offset).or_default() += 1;
+            }
+            if active.works.is_empty() {
+                self.active.remove(id);
+            } else {
+                // Loaded anew: the compensator may have changed it meanwhile.
+                active.record = None;
+                active.arrived = now();
+                self.arrivals.push(id.clone());
+            }
         }
-        if active.works.is_empty() {
-            self.active.remove(id);
-        } else {
-            // Loaded anew: the compensator may have changed it meanwhile.
-            active.record = None;
-            drop(record);
-            active.arrived = now();
-            self.arrivals.push(id.clone());
+        if !finished.is_empty() {
+            self.finished.do_send(Finished(finished.into_iter().collect()));
         }
     }
 

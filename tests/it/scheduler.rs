@@ -1,0 +1,242 @@
+//! The scheduler by itself, on both engines: what is asked of a delivery whose request still waits in the work queue (mode
+//! `queue`), and of one whose record nobody can read.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use actix::prelude::*;
+use drone_delivery::actors::agent::Agents;
+use drone_delivery::actors::checkpointer::Finished;
+use drone_delivery::actors::compensator::{self, Compensator};
+use drone_delivery::actors::lifeline::Lifeline;
+use drone_delivery::actors::reader::{Offer, Work};
+use drone_delivery::actors::scheduler::{Parts, Scheduler};
+use drone_delivery::actors::writer::{Limits, Writer, WriterHandle};
+use drone_delivery::alerts::{AlertKind, Alerts};
+use drone_delivery::config::Settings;
+use drone_delivery::domain::time::now;
+use drone_delivery::domain::workflow::Event;
+use drone_delivery::domain::{DeliveryId, Draft, Operation, OperationKind, Status, Workflow};
+use drone_delivery::store::workflows::{Stored, Workflows};
+use drone_delivery::store::{State, Txn};
+use drone_delivery::stream::{DeadLetter, From, Queue, Queues, Settle, Stream, Streams};
+
+use crate::conformance::{StreamFixture, soon, state::StateFixture, until};
+
+/// So short that patience is over long before the test is.
+const COMPLETE_BY: Duration = Duration::from_millis(20);
+
+const BODY: &[u8] = br#"{"ownerId":"contoso","pickupLocation":"47.6101,-122.2015",
+    "dropOffLocation":"47.6205,-122.3493","packageInfo":{"size":"Small","weight":1.5}}"#;
+
+/// What was counted as finished, by offset.
+#[derive(Clone, Default)]
+struct Counted(Arc<Mutex<Vec<u64>>>);
+
+impl Actor for Counted {
+    type Context = Context<Self>;
+}
+
+impl Handler<Finished> for Counted {
+    type Result = ();
+    fn handle(&mut self, Finished(entries): Finished, _: &mut Context<Self>) {
+        self.0.lock().unwrap().extend(entries.into_iter().map(|(offset, _)| offset));
+    }
+}
+
+fn operation(id: &DeliveryId, op: OperationKind) -> Operation {
+    Operation { id: id.clone(), at: now(), trace: None, op }
+}
+
+fn status_writer(streams: &Arc<dyn Streams>) -> WriterHandle {
+    let limits = Limits {
+        waiting: 100,
+        batch_lines: 100,
+        batch_bytes: 100_000,
+        in_flight: 1,
+        timeout: Duration::from_secs(60),
+        few: 1,
+        linger: Duration::ZERO,
+        recent_bytes: 0,
+    };
+    let handle = WriterHandle::new(&limits);
+    handle.slot().set(Writer::new(Stream::Status, streams.clone(), limits, &handle, Lifeline::unwatched()).start());
+    handle
+}
+
+/// An engine, and what the schedulers on it make.
+struct Rig {
+    streams: Arc<dyn Streams>,
+    queues: Arc<dyn Queues>,
+    state: Arc<dyn State>,
+    workflows: Workflows,
+    alerts: Alerts,
+    counted: Counted,
+}
+
+impl Rig {
+    fn new(streams: Arc<dyn Streams>, queues: Arc<dyn Queues>, state: Arc<dyn State>) -> Self {
+        let workflows = Workflows::new(state.clone());
+        Self { streams, queues, state, workflows, alerts: Alerts::default(), counted: Counted::default() }
+    }
+
+    /// A scheduler without agents: steps are never done.
+    fn scheduler(&self, patient: bool) -> Addr<Scheduler> {
+        let parts = Parts {
+            workflows: self.workflows.clone(),
+            agents: Agents::default(),
+            queues: self.queues.clone(),
+            status: status_writer(&self.streams),
+            streams: self.streams.clone(),
+            alerts: self.alerts.clone(),
+            complete_by: COMPLETE_BY,
+            patient,
+        };
+        Scheduler::new(parts, self.counted.clone().start().recipient(), Lifeline::unwatched()).start()
+    }
+
+    fn counted(&self) -> Vec<u64> {
+        let mut counted = self.counted.0.lock().unwrap().clone();
+        counted.sort_unstable();
+        counted
+    }
+
+    /// So many dead letters, once they are there.
+    async fn dead_letters(&self, count: usize) -> Vec<DeadLetter> {
+        let (mut reader, mut letters) = (None, Vec::new());
+        while letters.len() < count {
+            let reader = match &mut reader {
+                Some(reader) => reader,
+                none => none.insert(soon(self.streams.read(Stream::DeadLetters, From::First)).await.unwrap()),
+            };
+            let entries = soon(reader.next()).await.unwrap();
+            let lines =
+                entries.iter().flat_map(|entry| entry.body.split(|b| *b == b'\n')).filter(|line| !line.is_empty());
+            letters.extend(lines.map(|line| serde_json::from_slice::<DeadLetter>(line).unwrap()));
+        }
+        letters
+    }
+}
+
+fn schedule(id: &DeliveryId) -> (Operation, Workflow) {
+    let request = Draft::read(BODY, now()).unwrap().complete(id, now(), Duration::from_secs(3_600));
+    let request = Arc::new(request);
+    let schedule = operation(id, OperationKind::Schedule(request.clone()));
+    let workflow = Workflow::accepted(&schedule, request, now());
+    (schedule, workflow)
+}
+
+async fn a_cancel_waits_for_its_request(rig: Rig) {
+    let Rig { queues, workflows, counted, .. } = &rig;
+    let id = DeliveryId::generate();
+    let (schedule, workflow) = schedule(&id);
+    soon(queues.publish(Queue::Work, vec![schedule.to_line().into()])).await.unwrap();
+    let scheduler = rig.scheduler(true);
+    scheduler.do_send(Offer(vec![Work { offset: 7, operation: operation(&id, OperationKind::Cancel) }]));
+    // Several looks, each long after the time in which a worker should have come to it.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(counted.0.lock().unwrap().is_empty(), "it was given up while its request waited");
+    // Now a worker comes to it.
+    let mut worker = soon(queues.consume(Queue::Work, 1)).await.unwrap();
+    let message = soon(worker.messages.next()).await.unwrap();
+    let mut record = Stored::new(workflow);
+    soon(workflows.save(&mut [&mut record])).await.unwrap();
+    soon(worker.settler.settle(&[message.tag], Settle::Done)).await.unwrap();
+    until("the cancel takes effect", || async { *counted.0.lock().unwrap() == [7] }).await;
+    let record = soon(workflows.get(&id)).await.unwrap().unwrap();
+    assert_eq!(record.workflow.status, Status::Cancelling);
+    // One whose request nobody will ever come to does not wait for ever.
+    let nobodys = operation(&DeliveryId::generate(), OperationKind::Cancel);
+    scheduler.do_send(Offer(vec![Work { offset: 8, operation: nobodys }]));
+    until("it is given up", || async { *counted.0.lock().unwrap() == [7, 8] }).await;
+}
+
+/// Damage, or what a later version wrote: whatever is asked of that delivery is set aside, and nobody else notices.
+async fn an_unreadable_record_holds_up_only_its_delivery(rig: Rig) {
+    let (damaged, sound) = (DeliveryId::generate(), DeliveryId::generate());
+    let key = format!("workflow/{damaged}");
+    soon(rig.state.commit(vec![Txn::new().put(&key, "no record")])).await.unwrap();
+    let mut record = Stored::new(schedule(&sound).1);
+    soon(rig.workflows.save(&mut [&mut record])).await.unwrap();
+    let cancel = |id: &DeliveryId| operation(id, OperationKind::Cancel);
+    let asked = [schedule(&damaged).0, cancel(&sound), cancel(&damaged)];
+    let works =
+        asked.iter().zip(1..).map(|(operation, offset)| Work { offset, operation: operation.clone() }).collect();
+    rig.scheduler(false).do_send(Offer(works));
+    until("all of them come to an end", || async { rig.counted() == [1, 2, 3] }).await;
+    let letters = rig.dead_letters(2).await;
+    for (letter, operation) in letters.iter().zip([&asked[0], &asked[2]]) {
+        assert_eq!(serde_json::from_str::<Operation>(&letter.body).unwrap(), *operation, "in their order");
+        assert!(letter.reason.contains(&key) && letter.source == format!("requests/{damaged}"), "{letter:?}");
+    }
+    assert_eq!(rig.alerts.list()[0].kind, AlertKind::DeadLetter);
+    let kept = soon(rig.state.get(&[key])).await.unwrap();
+    assert_eq!(kept, [Some("no record".into())], "what is left of it is not touched");
+
+    // The other one waits to be undone by now. It has no agents, so one that is through already stands for it.
+    let mut other = Stored::new(schedule(&DeliveryId::generate()).1);
+    for event in [Event::CancelRequested, Event::Undone] {
+        other.workflow.apply(event, now()).unwrap();
+    }
+    soon(rig.workflows.save(&mut [&mut other])).await.unwrap();
+    let mut consumer = soon(rig.queues.consume(Queue::FailedOperations, 1)).await.unwrap();
+    let handed_over = soon(consumer.messages.next()).await.unwrap();
+    assert_eq!(handed_over.body, sound.as_str());
+    soon(consumer.settler.settle(&[handed_over.tag], Settle::Done)).await.unwrap();
+    drop(consumer);
+    let messages =
+        [&damaged, &other.workflow.delivery_id].map(|id| bytes::Bytes::copy_from_slice(id.as_str().as_bytes()));
+    soon(rig.queues.publish(Queue::FailedOperations, messages.to_vec())).await.unwrap();
+    let parts = compensator::Parts {
+        workflows: rig.workflows.clone(),
+        agents: Agents::default(),
+        queues: rig.queues.clone(),
+        status: status_writer(&rig.streams),
+        settings: Settings::builtin().unwrap().compensation,
+        alerts: rig.alerts.clone(),
+    };
+    Compensator::new(parts, Lifeline::unwatched()).start();
+    let letter = rig.dead_letters(3).await.pop().unwrap();
+    assert_eq!((letter.source.as_str(), letter.body.as_str()), ("failed-operations", damaged.as_str()));
+    until("the other is settled", || async { matches!(rig.queues.depth(Queue::FailedOperations).await, Ok(0)) }).await;
+}
+
+mod embedded {
+    use super::*;
+    use crate::conformance::embedded::Embedded;
+
+    async fn with(test: impl AsyncFnOnce(Rig)) {
+        let engine = Embedded::start();
+        test(Rig::new(engine.streams(), engine.queues(), engine.state())).await;
+    }
+
+    #[actix::test]
+    async fn a_cancel_waits_for_its_request() {
+        with(super::a_cancel_waits_for_its_request).await;
+    }
+
+    #[actix::test]
+    async fn an_unreadable_record_holds_up_only_its_delivery() {
+        with(super::an_unreadable_record_holds_up_only_its_delivery).await;
+    }
+}
+
+mod cluster {
+    use super::*;
+    use crate::conformance::cluster::{OnRabbitMq, OnRedis};
+
+    async fn with(test: impl AsyncFnOnce(Rig)) {
+        let (broker, store) = (OnRabbitMq::start().await, OnRedis::start().await);
+        test(Rig::new(broker.streams(), broker.queues(), store.state())).await;
+    }
+
+    #[actix::test]
+    async fn a_cancel_waits_for_its_request() {
+        with(super::a_cancel_waits_for_its_request).await;
+    }
+
+    #[actix::test]
+    async fn an_unreadable_record_holds_up_only_its_delivery() {
+        with(super::an_unreadable_record_holds_up_only_its_delivery).await;
+    }
+}
