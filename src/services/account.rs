@@ -108,8 +108,10 @@ impl AccountService {
         let values = self.state.get(&keys).await?;
         let mut verdicts = HashMap::with_capacity(places.len());
         for (owner, place) in places {
-            let account = values[place].as_ref().map(|value: &Bytes| decode::<Account>(value)).transpose()?;
-            verdicts.insert(owner, Account::admit(account.as_ref(), owner));
+            let account = values[place].as_ref().map(|value: &Bytes| decode::<Account>(value)).transpose();
+            // One that cannot be read is its owner's trouble, not that of all who are asked about together.
+            let verdict = account.map_err(StepError::from).and_then(|found| Account::admit(found.as_ref(), owner));
+            verdicts.insert(owner, verdict);
         }
         let verdict = |(order, buried): (&Order, &Option<Bytes>)| match buried {
             Some(_) => Err(already_cancelled()),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::bucket;
 use crate::domain::{DeliveryId, Map};
-use crate::store::{Expect, StoreError, Txn};
+use crate::store::{Expect, Txn};
 
 /// The length of a bucket in seconds.
 pub const BUCKET: i64 = 6 * 60 * 60;
@@ -67,6 +67,8 @@ struct Bucket {
     /// As the store has it; empty when it has none.
     value: Bytes,
     read_in: u64,
+    /// It cannot be read: nothing of the drone's time in it is free, nor can be freed.
+    damaged: bool,
 }
 
 impl Bucket {
@@ -103,6 +105,13 @@ impl Change {
 /// A bucket that must be read before it can be said.
 pub type Missing = Place;
 
+/// Why time could not be freed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotFreed {
+    Missing(Vec<Missing>),
+    Damaged(Place),
+}
+
 #[derive(Debug, Default)]
 pub struct Calendars {
     buckets: Map<Place, Bucket>,
@@ -124,24 +133,25 @@ impl Calendars {
     }
 
     /// Takes over what the store has of a bucket.
-    ///
-    /// # Errors
-    /// When the value is no bucket.
-    pub fn learn(&mut self, place: Place, value: Option<Bytes>) -> Result<(), StoreError> {
+    pub fn learn(&mut self, place: Place, value: Option<Bytes>) {
         let value = value.unwrap_or_default();
-        bucket::check(&value)?;
-        let bucket = Bucket { value, read_in: self.call };
+        let sound = bucket::check(&value);
+        if let Err(error) = &sound {
+            tracing::error!(key = place.key(), %error, "a drone's calendar cannot be read; the drone is not used there");
+        }
+        let bucket = Bucket { value, read_in: self.call, damaged: sound.is_err() };
         self.bytes += bucket.bytes();
         let before = self.buckets.insert(place, bucket);
         self.bytes -= before.map_or(0, |bucket| bucket.bytes());
-        Ok(())
     }
 
     pub fn forget(&mut self, changes: &[Change]) {
-        for change in changes {
-            let gone = self.buckets.remove(&change.place);
-            self.bytes -= gone.map_or(0, |bucket| bucket.bytes());
-        }
+        changes.iter().for_each(|change| self.drop_bucket(&change.place));
+    }
+
+    fn drop_bucket(&mut self, place: &Place) {
+        let gone = self.buckets.remove(place);
+        self.bytes -= gone.map_or(0, |bucket| bucket.bytes());
     }
 
     /// The earliest moment from `window.from` to `window.until` at which the drone is free for `length` seconds,
@@ -157,6 +167,9 @@ impl Calendars {
                 Some(bucket) if bucket.read_in >= since => bucket,
                 _ => return Err(place),
             };
+            if bucket.damaged {
+                return Ok(None);
+            }
             for taken in bucket::spans(place.bucket, &bucket.value) {
                 if taken.from >= start + length {
                     break;
@@ -182,26 +195,30 @@ impl Calendars {
     /// Frees the time; says what that changes.
     ///
     /// # Errors
-    /// When a bucket must be read first.
-    pub fn free(&mut self, drone: &Arc<str>, span: Span, id: &DeliveryId) -> Result<Vec<Change>, Vec<Missing>> {
+    /// When a bucket must be read first, or cannot be read.
+    pub fn free(&mut self, drone: &Arc<str>, span: Span, id: &DeliveryId) -> Result<Vec<Change>, NotFreed> {
         let place = |bucket| Place { drone: drone.clone(), bucket };
         let missing: Vec<_> = span.buckets().map(place).filter(|place| !self.buckets.contains_key(place)).collect();
         if !missing.is_empty() {
-            return Err(missing);
+            return Err(NotFreed::Missing(missing));
+        }
+        if let Some(place) = span.buckets().map(place).find(|place| self.buckets[place].damaged) {
+            // It may be sound by the next try.
+            self.drop_bucket(&place);
+            return Err(NotFreed::Damaged(place));
         }
         Ok(self.edit(drone, span, |bucket, number| bucket.value = bucket::without(number, &bucket.value, id)))
     }
 
     /// Takes changes back that were not written.
-    pub fn restore(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+    pub fn restore(&mut self, changes: &[Change]) {
         for change in changes {
             let read_in = self.buckets.get(&change.place).map_or(self.call, |bucket| bucket.read_in);
-            self.learn(change.place.clone(), Some(change.before.clone()))?;
+            self.learn(change.place.clone(), Some(change.before.clone()));
             if let Some(bucket) = self.buckets.get_mut(&change.place) {
                 bucket.read_in = read_in;
             }
         }
-        Ok(())
     }
 
     fn edit(&mut self, drone: &Arc<str>, span: Span, mut edit: impl FnMut(&mut Bucket, i64)) -> Vec<Change> {
@@ -242,7 +259,7 @@ mod tests {
         let drone: Arc<str> = "d1".into();
         let mut calendars = Calendars::default();
         for bucket in buckets {
-            calendars.learn(Place { drone: drone.clone(), bucket }, None).unwrap();
+            calendars.learn(Place { drone: drone.clone(), bucket }, None);
         }
         (calendars, drone)
     }
@@ -294,6 +311,18 @@ mod tests {
         assert_eq!(calendars.buckets.len(), 50);
         calendars.begin(all - 1);
         assert_eq!((calendars.buckets.len(), calendars.bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_drone_is_not_used_where_its_calendar_is_damaged() {
+        let (mut calendars, drone) = known(0..2);
+        let span = Span { from: 100, until: 200 };
+        calendars.learn(Place { drone: drone.clone(), bucket: 0 }, Some("no bucket".into()));
+        assert_eq!(calendars.earliest(&drone, Span { from: 50, until: 1000 }, 50, 0), Ok(None));
+        assert_eq!(calendars.earliest(&drone, Span { from: BUCKET, until: 2 * BUCKET - 10 }, 5, 0), Ok(Some(BUCKET)));
+        assert!(matches!(calendars.free(&drone, span, &id("a")), Err(NotFreed::Damaged(place)) if place.bucket == 0));
+        assert!(matches!(calendars.free(&drone, span, &id("a")), Err(NotFreed::Missing(_))), "it is read again");
+        assert_eq!(calendars.bytes, calendars.buckets.values().map(Bucket::bytes).sum::<usize>());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Giving a drone's time back, and moving a reservation to another time in one step.
 
-use super::calendar::{Span, merge};
+use super::calendar::{NotFreed, Span, merge};
 use super::*;
+use crate::services::entities::damaged;
 
 impl Reserved {
     fn of(reservation: &Reservation) -> Self {
@@ -15,6 +16,18 @@ impl Reserved {
 struct Reserved {
     drone: Arc<str>,
     span: Span,
+}
+
+/// Why a reservation's time could not be freed: of what is damaged another delivery does not hear.
+enum NotDone {
+    Damaged(StoreError),
+    Away(StoreError),
+}
+
+impl From<NotDone> for StoreError {
+    fn from((NotDone::Damaged(error) | NotDone::Away(error)): NotDone) -> Self {
+        error
+    }
 }
 
 impl DroneService {
@@ -45,25 +58,30 @@ impl DroneService {
     ) -> Result<(), StoreError> {
         let keys: Vec<String> = open.iter().map(|i| resv(&ids[*i])).collect();
         let values = self.state.get(&keys).await?;
-        let held = values.iter().map(|value| value.as_ref().map(|value| decode(value)).transpose());
-        let held: Vec<Option<Reserved>> =
-            held.map(|held| held.map(|held| held.as_ref().map(Reserved::of))).collect::<Result<_, _>>()?;
-        let mut freed = Vec::with_capacity(open.len());
+        let mut freed: Vec<(usize, Vec<Change>)> = Vec::with_capacity(open.len());
         let mut txns = Vec::with_capacity(open.len());
-        for ((i, held), value) in open.iter().zip(held).zip(values) {
+        for (i, value) in open.iter().zip(values) {
             let id = &ids[*i];
-            let changes = match held {
-                Some(held) => self.free(calendars, &held, id, &freed).await?,
-                None => Vec::new(),
+            let changes = match self.free_held(calendars, value.as_ref(), id).await {
+                Ok(changes) => changes,
+                // What is damaged holds up only those that it concerns.
+                Err(NotDone::Damaged(error)) => {
+                    answers[*i] = Some(Err(error.into()));
+                    continue;
+                }
+                Err(NotDone::Away(error)) => {
+                    freed.iter().for_each(|(_, changes)| calendars.forget(changes));
+                    return Err(error);
+                }
             };
             let txn = Txn::new().check(resv(id), value.map_or(Expect::Absent, Expect::Is)).delete(resv(id));
             txns.push(
                 changes.iter().fold(bury(txn, StepName::Drone, id, self.tombstones), |txn, change| change.write(txn)),
             );
-            freed.push(changes);
+            freed.push((*i, changes));
         }
         let outcomes = self.state.commit(txns).await;
-        for (i, (order, changes)) in open.iter().zip(&freed).enumerate() {
+        for (i, (order, changes)) in freed.iter().enumerate() {
             match &outcomes {
                 Ok(outcomes) if outcomes.get(i) == Some(&Outcome::Done) => answers[*order] = Some(Ok(())),
                 _ => calendars.forget(changes),
@@ -72,23 +90,24 @@ impl DroneService {
         outcomes.map(drop)
     }
 
-    /// Frees a reservation's time in memory, reading its buckets first if need be.
-    async fn free(
+    async fn free_held(
         &self,
         calendars: &mut Calendars,
-        held: &Reserved,
+        reservation: Option<&bytes::Bytes>,
         id: &DeliveryId,
-        before: &[Vec<Change>],
-    ) -> Result<Vec<Change>, StoreError> {
+    ) -> Result<Vec<Change>, NotDone> {
+        let Some(value) = reservation else { return Ok(Vec::new()) };
+        let held = Reserved::of(&decode(value).map_err(NotDone::Damaged)?);
+        self.free(calendars, &held, id).await
+    }
+
+    /// Frees a reservation's time in memory, reading its buckets first if need be.
+    async fn free(&self, calendars: &mut Calendars, held: &Reserved, id: &DeliveryId) -> Result<Vec<Change>, NotDone> {
         loop {
             match calendars.free(&held.drone, held.span, id) {
                 Ok(changes) => return Ok(changes),
-                Err(missing) => {
-                    if let Err(error) = self.load(calendars, missing).await {
-                        before.iter().for_each(|changes| calendars.forget(changes));
-                        return Err(error);
-                    }
-                }
+                Err(NotFreed::Missing(places)) => self.load(calendars, places).await.map_err(NotDone::Away)?,
+                Err(NotFreed::Damaged(place)) => return Err(NotDone::Damaged(damaged(&place.key()))),
             }
         }
     }
@@ -142,7 +161,7 @@ impl DroneService {
         let mut reach = FIRST_REACH;
         loop {
             let freed = match &held {
-                Some(held) => self.free(calendars, held, &wish.id, &[]).await?,
+                Some(held) => self.free(calendars, held, &wish.id).await?,
                 None => Vec::new(),
             };
             match self.outlook(fleet, calendars, since, reach).choose(wish) {
@@ -151,11 +170,11 @@ impl DroneService {
                     return Ok(Some((trip, merge(freed, taken))));
                 }
                 Ok(None) => {
-                    calendars.restore(&freed)?;
+                    calendars.restore(&freed);
                     return Ok(None);
                 }
                 Err(missing) => {
-                    calendars.restore(&freed)?;
+                    calendars.restore(&freed);
                     self.load(calendars, missing).await?;
                     reach = reach.saturating_mul(4);
                 }

@@ -2,9 +2,11 @@
 //! comes before doing as well as after.
 
 use drone_delivery::domain::{Location, ReasonCode, StepName};
-use drone_delivery::services::{Local, Order, SharedState};
+use drone_delivery::services::account::AccountStatus;
+use drone_delivery::services::{Local, Order, Service, SharedState, StepError};
+use drone_delivery::store::Txn;
 
-use super::{cancel, code, execute, furnished, on_every_store, order_with};
+use super::{PICKUP, account, cancel, code, execute, furnished, on_every_store, order, order_with, reserved};
 
 on_every_store!(
     a_step_repeats_safely,
@@ -15,6 +17,7 @@ on_every_store!(
     a_batch_is_answered_in_its_order,
     a_refused_step_leaves_nothing_behind,
     doing_and_undoing_at_once_leaves_nothing_behind,
+    a_damaged_value_holds_up_nobody_else,
 );
 
 /// An order that every step has something to write for: its pickup is a carrier's.
@@ -155,4 +158,39 @@ async fn doing_and_undoing_at_once_leaves_nothing_behind(state: SharedState) {
             assert_eq!(traces(&services, &order).await, [""; 0], "{step:?}");
         }
     }
+}
+
+/// What is damaged is the trouble of those that it concerns, not of all that are asked for together.
+async fn a_damaged_value_holds_up_nobody_else(state: SharedState) {
+    let services = furnished(&state).await;
+    let damage = async |key: &str| {
+        state.commit(vec![Txn::new().put(key, "neither an entity nor a calendar")]).await.unwrap();
+    };
+    services.account.put(&[("fabrikam".into(), account(AccountStatus::Active))]).await.unwrap();
+    damage("account/contoso").await;
+    let orders = [order("a"), order_with("b", |request| request.owner_id = "fabrikam".into())];
+    let checked = services.account.execute(&orders).await;
+    assert!(matches!(&checked[..], [Err(StepError::Transient(_)), Ok(_)]), "{checked:?}");
+
+    for order in &orders {
+        reserved(execute(&*services.drone, order).await);
+    }
+    damage("resv/a").await;
+    let drone = super::services(&state).drone;
+    let again = drone.execute(&orders).await;
+    assert!(matches!(&again[..], [Err(StepError::Transient(_)), Ok(_)]), "{again:?}");
+    let undone = drone.cancel(&orders).await;
+    assert!(matches!(&undone[..], [Err(StepError::Transient(_)), Ok(())]), "{undone:?}");
+
+    // One drone's calendar, and the other drone takes over; what it holds cannot be freed and stays.
+    services.drone.put_drones(&[super::drone("d-2", PICKUP)]).await.unwrap();
+    let on_first = reserved(execute(&*drone, &order("c")).await);
+    let bucket = on_first.from.as_second().div_euclid(6 * 60 * 60);
+    damage(&format!("cal/{}/{bucket}", on_first.drone_id)).await;
+    let drone = super::services(&state).drone;
+    let other = reserved(execute(&*drone, &order("d")).await);
+    assert_ne!(other.drone_id, on_first.drone_id);
+    let undone = drone.cancel(&[order("c"), order("d")]).await;
+    assert!(matches!(&undone[..], [Err(StepError::Transient(_)), Ok(())]), "{undone:?}");
+    assert!(drone.reservation(&order("c").id).await.unwrap().is_some());
 }
