@@ -204,11 +204,11 @@ impl Agent {
                 Err(StepError::Transient(text)) => {
                     self.seen.failures += 1;
                     let failure = Failure::new(ReasonCode::ServiceUnavailable, text);
-                    if self.may_retry(&ticket) {
+                    if let Some(pause) = self.pause_before_retry(&ticket) {
                         if let Some(reply) = &ticket.reply {
                             replies.push(reply, ticket.call, order.id.clone(), Answer::Retrying(failure));
                         }
-                        self.retry(Pending { order, ticket }, ctx);
+                        self.retry(Pending { order, ticket }, pause, ctx);
                         continue;
                     }
                     self.seen.gave_up += 1;
@@ -240,13 +240,14 @@ impl Agent {
         }
     }
 
-    fn may_retry(&self, ticket: &Ticket) -> bool {
-        ticket.attempts < self.settings.attempts && now() < ticket.complete_by
+    /// None when there is no further try: all are used up, or the next would begin too late.
+    fn pause_before_retry(&self, ticket: &Ticket) -> Option<Duration> {
+        let backoff = Backoff { first: self.settings.backoff, longest: self.settings.max_backoff };
+        let pause = backoff.pause(ticket.attempts);
+        (ticket.attempts < self.settings.attempts && later(now(), pause) < ticket.complete_by).then_some(pause)
     }
 
-    fn retry(&mut self, mut pending: Pending, ctx: &mut Context<Self>) {
-        let backoff = Backoff { first: self.settings.backoff, longest: self.settings.max_backoff };
-        let pause = backoff.pause(pending.ticket.attempts);
+    fn retry(&mut self, mut pending: Pending, pause: Duration, ctx: &mut Context<Self>) {
         pending.ticket.attempts += 1;
         self.seen.retrying += 1;
         ctx.run_later(pause, move |me, _| {

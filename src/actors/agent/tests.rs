@@ -1,4 +1,5 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use tokio::sync::mpsc;
 
@@ -233,4 +234,38 @@ async fn a_slow_order_holds_up_nobody_and_one_past_its_time_never_gets_there() {
     assert_eq!(ids, ["2", "3", "1", "0"], "each when its own time is up");
     assert!(answers[..3].iter().all(|(_, answer)| *answer == Answer::Done(Output::Nothing)));
     assert!(matches!(&answers[3].1, Answer::GaveUp(failure) if failure.text.contains("no answer within 1s")));
+}
+
+/// Fails every call with what may pass.
+struct Failing(Rc<Cell<u32>>);
+
+#[async_trait::async_trait(?Send)]
+impl Service for Failing {
+    fn step(&self) -> StepName {
+        StepName::Package
+    }
+    async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
+        self.0.set(self.0.get() + 1);
+        orders.iter().map(|_| Err(StepError::Transient("away".into()))).collect()
+    }
+    async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
+        orders.iter().map(|_| Ok(())).collect()
+    }
+}
+
+#[actix::test]
+#[allow(clippy::arc_with_non_send_sync, reason = "the service stays on this thread")]
+async fn no_try_begins_after_the_time_is_up() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
+    let settings = config::Agent { backoff: day, max_backoff: day, ..settings };
+    let calls = Rc::new(Cell::new(0));
+    let service = Arc::new(Failing(calls.clone()));
+    let agent = Agent::new(service, settings, Alerts::default(), Lifeline::unwatched()).start();
+    let (mut orders, mut answers) = one_order();
+    orders.complete_by = later(now(), Duration::from_millis(50));
+    agent.do_send(orders);
+    // A pause is anything up to a day, and would end long after that.
+    assert!(matches!(next(&mut answers).await, Answer::GaveUp(_)));
+    assert_eq!(calls.get(), 1);
 }
