@@ -112,7 +112,7 @@ async fn take_in(ingestion: &Ingestion, items: &[&[u8]], caller: &Caller) -> Res
         }));
     }
     let writes = groups.into_iter().map(|(partition, group)| async move {
-        (ingestion.write(partition, &group.lines, group.indices.len()).await, group.indices)
+        (ingestion.write(partition, group.lines, group.indices.len()).await, group.indices)
     });
     for (outcome, indices) in join_all(writes).await {
         if let Err(error) = outcome {

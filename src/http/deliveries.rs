@@ -81,7 +81,7 @@ impl Ingestion {
 
     async fn append(&self, id: DeliveryId, op: OperationKind, trace: Option<String>) -> Result<HttpResponse, Problem> {
         let operation = Operation { id, at: now(), trace, op };
-        self.write(self.partition(&operation.id), &operation.to_line(), 1).await?;
+        self.write(self.partition(&operation.id), operation.to_line(), 1).await?;
         Ok(HttpResponse::Accepted().json(json!({"deliveryId": operation.id, "status": "Accepted"})))
     }
 }

@@ -112,6 +112,13 @@ impl Ingestion {
         })
     }
 
+    /// One request, and when it came.
+    async fn receive(&self, request: &HttpRequest, payload: web::Payload) -> Result<(Draft, Timestamp), Problem> {
+        let body = body::json(request, payload, self.one).await?;
+        let now = time::now();
+        Ok((Self::read_draft(&body, now)?, now))
+    }
+
     pub(super) fn ready(&self, id: DeliveryId, draft: Draft, now: Timestamp, trace: Option<String>) -> Ready {
         let request = draft.complete(&id, now, self.deadline_after);
         let op = OperationKind::Schedule(Arc::new(request));
@@ -123,7 +130,7 @@ impl Ingestion {
         partition_of(id.as_str(), self.partitions)
     }
 
-    pub(super) async fn write(&self, partition: u32, lines: &[u8], count: usize) -> Result<(), WriteError> {
+    pub(super) async fn write(&self, partition: u32, lines: Vec<u8>, count: usize) -> Result<(), WriteError> {
         let outcome = self.intake.accept(partition, lines, count).await;
         match &outcome {
             Ok(()) => metrics::accepted(count),
@@ -187,10 +194,10 @@ impl Ingestion {
         if self.claim(&key, &fingerprint).await? == Claimed::Done {
             return Ok(accepted(&id, true));
         }
-        let ready = self.ready(id, draft, now, trace);
-        let outcome = self.write(ready.partition, &ready.line, 1).await;
+        let Ready { id, partition, line } = self.ready(id, draft, now, trace);
+        let outcome = self.write(partition, line, 1).await;
         self.settle(&key, &fingerprint, &outcome).await;
-        outcome.map(|()| accepted(&ready.id, false)).map_err(Problem::from)
+        outcome.map(|()| accepted(&id, false)).map_err(Problem::from)
     }
 
     /// A request with the caller's id. Its body is remembered from the start, so that another body is refused even
@@ -222,12 +229,12 @@ impl Ingestion {
                 None => {}
             },
         }
-        let ready = self.ready(id, draft, now, trace);
-        let outcome = self.write(ready.partition, &ready.line, 1).await;
+        let Ready { id, partition, line } = self.ready(id, draft, now, trace);
+        let outcome = self.write(partition, line, 1).await;
         if claimed == Claimed::Ours || outcome.is_ok() {
             self.settle(&key, &fingerprint, &outcome).await;
         }
-        outcome.map(|()| accepted(&ready.id, false)).map_err(Problem::from)
+        outcome.map(|()| accepted(&id, false)).map_err(Problem::from)
     }
 }
 
@@ -237,15 +244,13 @@ async fn post(
     ingestion: web::Data<Ingestion>,
 ) -> Result<HttpResponse, Problem> {
     let caller = ingestion.caller(request.headers())?;
-    let body = body::json(&request, payload, ingestion.one).await?;
-    let now = time::now();
-    let draft = Ingestion::read_draft(&body, now)?;
+    let (draft, now) = ingestion.receive(&request, payload).await?;
     match caller.derived {
         Some(uuid) => detached(async move { ingestion.keyed(uuid, draft, now, caller.trace).await }).await,
         None => {
-            let ready = ingestion.ready(DeliveryId::generate(), draft, now, caller.trace);
-            ingestion.write(ready.partition, &ready.line, 1).await?;
-            Ok(accepted(&ready.id, false))
+            let Ready { id, partition, line } = ingestion.ready(DeliveryId::generate(), draft, now, caller.trace);
+            ingestion.write(partition, line, 1).await?;
+            Ok(accepted(&id, false))
         }
     }
 }
@@ -257,9 +262,7 @@ async fn put(
     ingestion: web::Data<Ingestion>,
 ) -> Result<HttpResponse, Problem> {
     let id = DeliveryId::parse(&path).map_err(|error| Problem::new(Kind::Malformed, error.to_string()))?;
-    let body = body::json(&request, payload, ingestion.one).await?;
-    let now = time::now();
-    let draft = Ingestion::read_draft(&body, now)?;
+    let (draft, now) = ingestion.receive(&request, payload).await?;
     let trace = trace(request.headers());
     detached(async move { ingestion.put(id, draft, now, trace).await }).await
 }
@@ -271,9 +274,7 @@ async fn limit(
     ingestion: web::Data<Ingestion>,
 ) -> Result<HttpResponse, Problem> {
     let caller = ingestion.caller(request.headers())?;
-    let body = body::json(&request, payload, ingestion.one).await?;
-    let now = time::now();
-    let draft = Ingestion::read_draft(&body, now)?;
+    let (draft, now) = ingestion.receive(&request, payload).await?;
     Ok(accepted(&ingestion.ready(DeliveryId::generate(), draft, now, caller.trace).id, false))
 }
 

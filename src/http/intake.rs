@@ -56,15 +56,18 @@ impl Intake {
     }
 
     /// Writes one or more whole lines to a partition and comes back once they are durable. What was handed in is
-    /// written even when the future is dropped.
+    /// written even when the future is dropped; it is not kept meanwhile, since the memory of hundreds that wait would be
+    /// out of the processor's cache when they go on.
     ///
     /// # Errors
     /// When they are not known to be durable.
-    pub async fn accept(&self, partition: u32, lines: &[u8], count: usize) -> Result<(), WriteError> {
+    pub async fn accept(&self, partition: u32, lines: Vec<u8>, count: usize) -> Result<(), WriteError> {
         let Some(lane) = self.lanes.get(partition as usize) else {
             return Err(WriteError::Unavailable(format!("partition {partition} has no writer")));
         };
-        lane.join(lines, count)?.wait().await
+        let end = lane.join(&lines, count)?;
+        drop(lines);
+        end.wait().await
     }
 
     /// The operations on a delivery that this process accepted a moment ago, oldest first.
