@@ -137,16 +137,21 @@ pub(super) fn latencies(row: Row, tally: &Tally) -> Row {
 }
 
 fn saturation(kinds: &[Kind]) -> Table {
-    let limit = kinds.iter().find(|kind| kind.path == LIMIT).map(|limit| median(&limit.rates));
+    let limit = kinds.iter().find(|kind| kind.path == LIMIT);
     let row = |kind: &Kind| {
-        let rate = median(&kind.rates);
+        let shares = limit.map(|limit| shares(&kind.rates, &limit.rates));
         let row = Row::default()
             .with("calls", kind.name)
-            .with("accepted_per_s", rate)
-            .maybe("of_the_limit", limit.map(|limit| rate / limit));
+            .with("accepted_per_s", median(&kind.rates))
+            .maybe("of_the_limit", shares.map(|shares| median(&shares)));
         latencies(row, &kind.tally).and(kind.used.each(kind.tally.accepted))
     };
     Table { title: "Saturation, the median of all turns".to_owned(), rows: kinds.iter().map(row).collect() }
+}
+
+/// Each turn's rate as a share of the limit in the same turn: what the machine can do changes from one turn to the next.
+fn shares(rates: &[f64], limits: &[f64]) -> Vec<f64> {
+    rates.iter().zip(limits).map(|(rate, limit)| rate / limit).collect()
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -165,5 +170,16 @@ fn turns(kinds: &[Kind]) -> Chart {
         title: "Accepted requests/s at saturation".to_owned(),
         x: "turn".to_owned(),
         curves: kinds.iter().map(curve).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_slows_down_between_turns_changes_no_share() {
+        let (limits, rates) = ([100.0, 50.0, 80.0], [90.0, 45.0, 40.0]);
+        assert!((median(&shares(&rates, &limits)) - 0.9).abs() < 1e-9);
     }
 }
