@@ -21,9 +21,13 @@ pub struct Modes {
     #[arg(long, default_value_t = 10, value_parser = between(1_u64, 60_000))]
     latency_ms: u64,
     /// Calls of one service at once: enough that the services are not the bound. With a heavy tail a call takes 24 ms on
-    /// average, so that 512 at once would be 21,600/s at most
-    #[arg(long, default_value_t = 1024, value_parser = between(1_u32, 10_000))]
+    /// average, so that 1,024 at once would be 43,000/s at most
+    #[arg(long, default_value_t = 2048, value_parser = between(1_u32, 10_000))]
     concurrency: u32,
+    /// Workflows under way at once, likewise: five such calls one after the other take 120 ms, so that 4,096 at once would
+    /// be 34,000/s at most
+    #[arg(long, default_value_t = 8192, value_parser = between(1_u32, 1_000_000))]
+    window: u32,
     /// The modes to compare, separated by commas
     #[arg(long, value_delimiter = ',', default_values_t = MODES.map(str::to_owned), value_parser = MODES)]
     modes: Vec<String>,
@@ -50,7 +54,10 @@ impl Modes {
                 found.charts.extend(flood.charts);
             }
         }
-        let title = format!("Every call of a service takes {} ms, {} calls at once", self.latency_ms, self.concurrency);
+        let title = format!(
+            "Every call of a service takes {} ms; {} calls of each and {} workflows at once",
+            self.latency_ms, self.concurrency, self.window
+        );
         found.tables.push(Table { title, rows });
         Ok(found)
     }
@@ -61,6 +68,7 @@ impl Modes {
             ("faults.default.latency_ms", self.latency_ms.to_string()),
             ("faults.default.latency", latency.to_owned()),
             ("agents.default.concurrency", self.concurrency.to_string()),
+            ("scheduler.max_in_flight", self.window.to_string()),
         ];
         let server = bench.start_seeded(&settings).await?;
         let requests = bench.size(self.requests, self.requests.min(500));

@@ -28,9 +28,6 @@ pub struct Recovery {
     /// How often
     #[arg(long, default_value_t = 3, value_parser = between(1, MOST_RUNS))]
     runs: u32,
-    /// After how long a dead server's partitions are taken over
-    #[arg(long, default_value_t = 2_000)]
-    lease_ms: u64,
 }
 
 /// What was left to do, by the time since the kill.
@@ -67,15 +64,11 @@ impl Recovery {
         Ok(found)
     }
 
-    fn settings(&self) -> [(&'static str, String); 1] {
-        [("partitions.lease_ms", self.lease_ms.to_string())]
-    }
-
     async fn restart(&self, bench: &Bench) -> anyhow::Result<(Row, Points)> {
         let home = bench.home().await?;
         let victim = self.loaded(bench, &home, true).await?;
         let (before, killed) = victim.kill().await?;
-        let server = bench.start(&home, &self.settings()).await?;
+        let server = bench.start(&home, &[]).await?;
         let ready = killed.elapsed();
         let (row, points) = after(&server, &before, &Counters::default(), killed).await?;
         Ok((Row::default().with("ready_s", ready.as_secs_f64()).and(row), points))
@@ -83,7 +76,7 @@ impl Recovery {
 
     async fn takeover(&self, bench: &Bench) -> anyhow::Result<(Row, Points)> {
         let home = bench.home().await?;
-        let heir = bench.start(&home, &self.settings()).await?;
+        let heir = bench.start(&home, &[]).await?;
         heir.seed().await?;
         // The heir's counters do not know what the victim has accepted, nor the victim's what the heir has done.
         let base = heir.counters().await?;
@@ -95,7 +88,7 @@ impl Recovery {
     }
 
     async fn loaded(&self, bench: &Bench, home: &Home, seed: bool) -> anyhow::Result<Victim> {
-        let server = bench.start(home, &self.settings()).await?;
+        let server = bench.start(home, &[]).await?;
         if seed {
             server.seed().await?;
         }
