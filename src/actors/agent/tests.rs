@@ -236,7 +236,7 @@ async fn a_slow_order_holds_up_nobody_and_one_past_its_time_never_gets_there() {
     assert!(matches!(&answers[3].1, Answer::GaveUp(failure) if failure.text.contains("no answer within 1s")));
 }
 
-/// Fails every call with what may pass.
+/// Fails every call with what may pass, after a moment.
 struct Failing(Rc<Cell<u32>>);
 
 #[async_trait::async_trait(?Send)]
@@ -246,6 +246,7 @@ impl Service for Failing {
     }
     async fn execute(&self, orders: &[Order]) -> Vec<Result<Output, StepError>> {
         self.0.set(self.0.get() + 1);
+        tokio::time::sleep(Duration::from_millis(20)).await;
         orders.iter().map(|_| Err(StepError::Transient("away".into()))).collect()
     }
     async fn cancel(&self, orders: &[Order]) -> Vec<Result<(), StepError>> {
@@ -267,5 +268,21 @@ async fn no_try_begins_after_the_time_is_up() {
     agent.do_send(orders);
     // A pause is anything up to a day, and would end long after that.
     assert!(matches!(next(&mut answers).await, Answer::GaveUp(_)));
+    assert_eq!(calls.get(), 1);
+}
+
+/// Its call was under way when the operator paused the service: what comes back late is held like the others.
+#[actix::test]
+#[allow(clippy::arc_with_non_send_sync, reason = "the service stays on this thread")]
+async fn a_try_that_fails_while_the_service_is_paused_is_not_given_up() {
+    let settings = config::Settings::builtin().unwrap().agents.get(StepName::Package).clone();
+    let calls = Rc::new(Cell::new(0));
+    let service = Arc::new(Failing(calls.clone()));
+    let agent = Agent::new(service, settings, Alerts::default(), Lifeline::unwatched()).start();
+    let (orders, mut answers) = one_order();
+    agent.do_send(orders);
+    agent.do_send(Pause(true));
+    assert!(matches!(next(&mut answers).await, Answer::Retrying(_)));
+    assert_eq!(next(&mut answers).await, Answer::Held);
     assert_eq!(calls.get(), 1);
 }
