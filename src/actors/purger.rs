@@ -74,7 +74,7 @@ impl Walk {
 async fn purge_workflows(parts: &Parts, status: Status, place: &mut Option<Bytes>) -> Result<usize, StepError> {
     let keep = if status == Status::Scheduled { parts.settings.scheduled } else { parts.settings.finished };
     let before = earlier(now(), keep);
-    let found = parts.workflows.oldest_after(status, before, place.take(), parts.settings.batch);
+    let found = parts.workflows.oldest(status, before, place.take(), parts.settings.batch);
     let (mut due, next) = found.await?;
     *place = next;
     due.retain(|record| over_since(&record.workflow) < before);

@@ -31,7 +31,7 @@ pub struct Parts {
     pub grace: Duration,
 }
 
-/// Records looked at in one round, so that a round stays small whatever has piled up.
+/// Records taken up in about one round, so that a round stays small whatever has piled up.
 const ROUND: usize = 200;
 
 pub struct Sweeper {
@@ -71,8 +71,7 @@ async fn sweep(parts: &Parts) -> Result<usize, StoreError> {
     let queued = parts.queues.depth(Queue::FailedOperations).await.map_err(away)?;
     let undoing: &[Status] = if queued == 0 { &[Status::Compensating, Status::Cancelling] } else { &[] };
     for status in [Status::Accepted, Status::Scheduling].iter().chain(undoing).copied() {
-        let oldest = parts.workflows.oldest(status, old, ROUND).await?;
-        found.extend(oldest.into_iter().filter(|r| is_nobodys(&r.workflow, old)));
+        found.extend(nobodys(&parts.workflows, status, old).await?);
     }
     let mut lines = StatusLines::default();
     // model: Sweep
@@ -83,6 +82,20 @@ async fn sweep(parts: &Parts) -> Result<usize, StoreError> {
         parts.queues.publish(Queue::FailedOperations, messages).await.map_err(away)?;
     }
     Ok(undo.len())
+}
+
+/// The oldest of a status that nobody holds, as many as a round takes. What cannot be read, or is held, is passed by: it
+/// must not hide those behind it.
+async fn nobodys(workflows: &Workflows, status: Status, old: Timestamp) -> Result<Vec<Stored>, StoreError> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let (oldest, next) = workflows.oldest(status, old, after, ROUND).await?;
+        found.extend(oldest.into_iter().filter(|r| is_nobodys(&r.workflow, old)));
+        if next.is_none() || found.len() >= ROUND {
+            return Ok(found);
+        }
+        after = next;
+    }
 }
 
 fn away(error: impl std::fmt::Display) -> StoreError {

@@ -186,19 +186,12 @@ impl Workflows {
         Ok(members)
     }
 
-    /// Up to `limit` workflows of a status that were accepted before a time, oldest first. What is unreadable is left out.
+    /// Up to `limit` workflows of a status that were accepted before a time, oldest first, from a place on, and the place to
+    /// go on from; none when there are no more. What is unreadable is left out.
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn oldest(&self, status: Status, before: Timestamp, limit: usize) -> Result<Vec<Stored>, StoreError> {
-        Ok(self.oldest_after(status, before, None, limit).await?.0)
-    }
-
-    /// The same from a place on, with the place to go on from; none when there are no more.
-    ///
-    /// # Errors
-    /// When the store is away.
-    pub async fn oldest_after(
+    pub async fn oldest(
         &self,
         status: Status,
         before: Timestamp,

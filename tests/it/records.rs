@@ -112,6 +112,7 @@ async fn an_unreadable_one_hides_no_other(state: SharedState) {
         let page = workflows.list(&Filter { status: None, owner }, None, 10).await.unwrap();
         assert_eq!(page.items.iter().map(|workflow| &workflow.delivery_id).collect::<Vec<_>>(), [&sound]);
     }
-    let oldest = workflows.oldest(Status::Accepted, later(now(), Duration::from_secs(60)), 10).await.unwrap();
+    let soon = later(now(), Duration::from_secs(60));
+    let (oldest, _) = workflows.oldest(Status::Accepted, soon, None, 10).await.unwrap();
     assert_eq!(oldest.iter().map(|record| &record.workflow.delivery_id).collect::<Vec<_>>(), [&sound]);
 }

@@ -1,16 +1,20 @@
 //! The scheduler by itself, on both engines: what is asked of a delivery whose request still waits in the work queue (mode
-//! `queue`), and of one whose record nobody can read.
+//! `queue`), and of one whose record nobody can read; and how the sweeper finds what no scheduler holds.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actix::prelude::*;
+use async_trait::async_trait;
+use bytes::Bytes;
 use drone_delivery::actors::agent::Agents;
 use drone_delivery::actors::checkpointer::Finished;
 use drone_delivery::actors::compensator::{self, Compensator};
 use drone_delivery::actors::lifeline::Lifeline;
 use drone_delivery::actors::reader::{Offer, Work};
 use drone_delivery::actors::scheduler::{Parts, Scheduler};
+use drone_delivery::actors::sweeper::{self, Sweeper};
 use drone_delivery::actors::writer::{Limits, Writer, WriterHandle};
 use drone_delivery::alerts::{AlertKind, Alerts};
 use drone_delivery::config::Settings;
@@ -19,7 +23,9 @@ use drone_delivery::domain::workflow::Event;
 use drone_delivery::domain::{DeliveryId, Draft, Operation, OperationKind, Status, Workflow};
 use drone_delivery::store::workflows::{Stored, Workflows};
 use drone_delivery::store::{State, Txn};
-use drone_delivery::stream::{DeadLetter, From, Queue, Queues, Settle, Stream, Streams};
+use drone_delivery::stream::{
+    AppendError, Bounds, DeadLetter, From, Queue, Queues, ReadError, Settle, Stream, StreamReader, Streams,
+};
 
 use crate::conformance::{StreamFixture, soon, state::StateFixture, until};
 
@@ -184,8 +190,7 @@ async fn an_unreadable_record_holds_up_only_its_delivery(rig: Rig) {
     assert_eq!(handed_over.body, sound.as_str());
     soon(consumer.settler.settle(&[handed_over.tag], Settle::Done)).await.unwrap();
     drop(consumer);
-    let messages =
-        [&damaged, &other.workflow.delivery_id].map(|id| bytes::Bytes::copy_from_slice(id.as_str().as_bytes()));
+    let messages = [&damaged, &other.workflow.delivery_id].map(|id| Bytes::copy_from_slice(id.as_str().as_bytes()));
     soon(rig.queues.publish(Queue::FailedOperations, messages.to_vec())).await.unwrap();
     let parts = compensator::Parts {
         workflows: rig.workflows.clone(),
@@ -199,6 +204,89 @@ async fn an_unreadable_record_holds_up_only_its_delivery(rig: Rig) {
     let letter = rig.dead_letters(3).await.pop().unwrap();
     assert_eq!((letter.source.as_str(), letter.body.as_str()), ("failed-operations", damaged.as_str()));
     until("the other is settled", || async { matches!(rig.queues.depth(Queue::FailedOperations).await, Ok(0)) }).await;
+}
+
+/// Its step is ordered again and again while its record is found to be damaged: the end of the one is not the other's.
+async fn what_is_set_aside_is_finished_only_then(mut rig: Rig) {
+    let letters = Arc::new(SlowLetters { inner: rig.streams, written: AtomicUsize::new(0) });
+    rig.streams = letters.clone();
+    let (id, other) = (DeliveryId::generate(), DeliveryId::generate());
+    let asked = [schedule(&id).0, operation(&id, OperationKind::Cancel), schedule(&other).0];
+    let works =
+        asked.iter().zip(1..).map(|(operation, offset)| Work { offset, operation: operation.clone() }).collect();
+    rig.scheduler(false).do_send(Offer(works));
+    // Without agents its first step is lost and ordered again, until how far it is is saved.
+    until("its progress is saved", || async { matches!(rig.workflows.get(&id).await, Ok(Some(_))) }).await;
+    soon(rig.state.commit(vec![Txn::new().put(format!("workflow/{id}"), "no record")])).await.unwrap();
+    let ended = || async {
+        let counted = rig.counted();
+        assert!(counted.len() <= letters.written.load(Ordering::SeqCst), "{counted:?} are not set aside yet");
+        counted == [1, 2]
+    };
+    until("what was asked of it comes to an end", ended).await;
+    for (letter, operation) in rig.dead_letters(2).await.iter().zip(&asked) {
+        assert_eq!(serde_json::from_str::<Operation>(&letter.body).unwrap(), *operation, "each of them is there");
+    }
+}
+
+/// Takes its time with dead letters.
+struct SlowLetters {
+    inner: Arc<dyn Streams>,
+    written: AtomicUsize,
+}
+
+#[async_trait]
+impl Streams for SlowLetters {
+    async fn append(&self, stream: Stream, body: Bytes) -> Result<(), AppendError> {
+        if stream != Stream::DeadLetters {
+            return self.inner.append(stream, body).await;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        self.inner.append(stream, body).await?;
+        self.written.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    async fn read(&self, stream: Stream, from: From) -> Result<Box<dyn StreamReader>, ReadError> {
+        self.inner.read(stream, from).await
+    }
+
+    async fn bounds(&self, stream: Stream) -> Result<Bounds, ReadError> {
+        self.inner.bounds(stream).await
+    }
+
+    async fn release(&self, stream: Stream, offset: u64) {
+        self.inner.release(stream, offset).await;
+    }
+
+    async fn ensure(&self, stream: Stream) -> Result<(), AppendError> {
+        self.inner.ensure(stream).await
+    }
+}
+
+async fn an_overdue_record_is_found_behind_unreadable_ones(rig: Rig) {
+    let unreadable = |n: u64| {
+        let id = DeliveryId::generate();
+        let member = format!("{n:012x}{id}");
+        Txn::new().put(format!("workflow/{id}"), "no record").add("workflows/status/Scheduling", member)
+    };
+    soon(rig.state.commit((0..450).map(unreadable).collect())).await.unwrap();
+    let id = DeliveryId::generate();
+    let mut record = Stored::new(schedule(&id).1);
+    record.workflow.apply(Event::Started, now()).unwrap();
+    soon(rig.workflows.save(&mut [&mut record])).await.unwrap();
+    let parts = sweeper::Parts {
+        workflows: rig.workflows.clone(),
+        queues: rig.queues.clone(),
+        status: status_writer(&rig.streams),
+        every: Duration::from_millis(50),
+        grace: Duration::ZERO,
+    };
+    Sweeper::new(parts, Lifeline::unwatched()).start();
+    let mut consumer = soon(rig.queues.consume(Queue::FailedOperations, 1)).await.unwrap();
+    assert_eq!(soon(consumer.messages.next()).await.unwrap().body, id.as_str());
+    let record = soon(rig.workflows.get(&id)).await.unwrap().unwrap();
+    assert_eq!(record.workflow.status, Status::Compensating);
 }
 
 mod embedded {
@@ -219,6 +307,16 @@ mod embedded {
     async fn an_unreadable_record_holds_up_only_its_delivery() {
         with(super::an_unreadable_record_holds_up_only_its_delivery).await;
     }
+
+    #[actix::test]
+    async fn what_is_set_aside_is_finished_only_then() {
+        with(super::what_is_set_aside_is_finished_only_then).await;
+    }
+
+    #[actix::test]
+    async fn an_overdue_record_is_found_behind_unreadable_ones() {
+        with(super::an_overdue_record_is_found_behind_unreadable_ones).await;
+    }
 }
 
 mod cluster {
@@ -238,5 +336,15 @@ mod cluster {
     #[actix::test]
     async fn an_unreadable_record_holds_up_only_its_delivery() {
         with(super::an_unreadable_record_holds_up_only_its_delivery).await;
+    }
+
+    #[actix::test]
+    async fn what_is_set_aside_is_finished_only_then() {
+        with(super::what_is_set_aside_is_finished_only_then).await;
+    }
+
+    #[actix::test]
+    async fn an_overdue_record_is_found_behind_unreadable_ones() {
+        with(super::an_overdue_record_is_found_behind_unreadable_ones).await;
     }
 }

@@ -335,10 +335,12 @@ impl Scheduler {
         self.active.get(id).and_then(|a| a.changing.as_ref()).is_some_and(|c| c.step() == step)
     }
 
-    /// Orders the open step of deliveries once more.
+    /// Orders the open step of deliveries once more. Those whose record is being loaded anew begin anew with it.
     fn again(&mut self, ids: &[DeliveryId], ctx: &mut Context<Self>) {
         let mut ready = Ready::default();
-        for id in ids {
+        let is_known = |id: &&DeliveryId| self.active.get(*id).is_some_and(|active| active.record.is_some());
+        let known: Vec<&DeliveryId> = ids.iter().filter(is_known).collect();
+        for id in known {
             self.go_on(id, &mut ready);
         }
         self.order(ready, ctx);
