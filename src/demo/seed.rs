@@ -15,7 +15,7 @@ use crate::domain::Location;
 use crate::services::account::{self, Account, AccountStatus};
 use crate::services::drone::calendar::{self, Place};
 use crate::services::drone::{Drone, DroneStatus, fleet};
-use crate::services::entities::{damaged, decode, encode};
+use crate::services::entities::{Damaged, decode, encode};
 use crate::services::geography::Areas;
 use crate::store::{Expect, Outcome, Scan, State, StoreError, Txn};
 
@@ -159,7 +159,7 @@ async fn remove_calendar(state: &dyn State, drone: &str) -> Result<Txn, StoreErr
     let mut txn = Txn::new();
     let set = calendar::index(drone);
     for member in first(state, &set).await?.unwrap_or_default() {
-        let bucket = member.parse().map_err(|_| damaged("a calendar's index"))?;
+        let bucket = member.parse().map_err(|_| Damaged("a calendar's index".to_owned()))?;
         txn = txn.delete(Place { drone: drone.into(), bucket }.key()).remove(set.clone(), member);
     }
     Ok(txn)

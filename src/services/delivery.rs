@@ -9,7 +9,7 @@ use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::completion::Completion;
-use super::entities::{self, Page, Plan, all, already_cancelled, bury, change, decode, encode, exists, tomb};
+use super::entities::{self, Page, Plan, all, already_cancelled, bury, change, decode, encode, exists, readable, tomb};
 use super::{Order, Service, SharedSink, SharedState, StepError};
 use crate::config::Settings;
 use crate::demo::plan::{self, FlightPlan, Planner};
@@ -211,7 +211,7 @@ impl DeliveryService {
     pub async fn load(&self, ids: &[DeliveryId]) -> Result<Vec<Option<Delivery>>, StoreError> {
         let keys: Vec<String> = ids.iter().map(|id| key(id.as_str())).collect();
         let values = self.state.get(&keys).await?;
-        values.into_iter().map(|value| value.map(|value| decode(&value)).transpose()).collect()
+        values.into_iter().map(|value| Ok(value.map(|value| decode(&value)).transpose()?)).collect()
     }
 
     /// Whether the delivery was cancelled.
@@ -392,8 +392,12 @@ impl DeliveryService {
         let keys = |id: &&DeliveryId| vec![key(id.as_str())];
         let forgotten = change(&*self.state, ids, keys, |id, read| {
             let Some(value) = &read[0] else { return Ok(Plan::Keep(())) };
-            let delivery: Delivery = decode(value)?;
-            let txn = Txn::new().delete(key(id.as_str())).remove(list(&delivery.owner_id), delivery.listed());
+            let txn = Txn::new().delete(key(id.as_str()));
+            // Of one that cannot be read the place in its owner's list stays behind, where nobody finds anything.
+            let Some(delivery) = readable::<Delivery>(&key(id.as_str()), value) else {
+                return Ok(Plan::Write(txn, ()));
+            };
+            let txn = txn.remove(list(&delivery.owner_id), delivery.listed());
             Ok(Plan::Write(plan::replace(txn, id, delivery.flight.as_ref(), None), ()))
         });
         forgotten.await.into_iter().collect()

@@ -37,22 +37,39 @@ pub fn already_cancelled() -> StepError {
     StepError::Refused(Failure::new(ReasonCode::AlreadyCancelled, "the delivery was cancelled before"))
 }
 
-/// # Errors
-/// When the value is not such an entity.
-pub fn decode<T: for<'b> Decode<'b, ()>>(value: &[u8]) -> Result<T, StoreError> {
-    compact::decode(value).map_err(|error| damaged(&error.to_string()))
+/// A value that cannot be read, however often. It is the trouble of those who need it: what they ask for is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a damaged value: {0}")]
+pub struct Damaged(pub String);
+
+impl From<Damaged> for StepError {
+    fn from(damaged: Damaged) -> Self {
+        Self::Refused(Failure::new(ReasonCode::Damaged, damaged.to_string()))
+    }
 }
 
-#[must_use]
-pub fn damaged(reason: &str) -> StoreError {
-    StoreError { part: "state", reason: format!("a damaged value: {reason}") }
+impl From<Damaged> for StoreError {
+    fn from(damaged: Damaged) -> Self {
+        Self { part: "state", reason: damaged.to_string() }
+    }
+}
+
+/// # Errors
+/// When the value is not such an entity.
+pub fn decode<T: for<'b> Decode<'b, ()>>(value: &[u8]) -> Result<T, Damaged> {
+    compact::decode(value).map_err(|error| Damaged(error.to_string()))
+}
+
+/// For lists and looks over many, where one that is damaged must not hide the others.
+pub fn readable<T: for<'b> Decode<'b, ()>>(key: &str, value: &[u8]) -> Option<T> {
+    decode(value).inspect_err(|error| tracing::error!(key, %error, "left out")).ok()
 }
 
 /// # Errors
 /// When the store does not answer.
 pub async fn read<T: for<'b> Decode<'b, ()>>(state: &dyn State, key: String) -> Result<Option<T>, StoreError> {
     let values = state.get(&[key]).await?;
-    values.into_iter().flatten().next().map(|value| decode(&value)).transpose()
+    Ok(values.into_iter().flatten().next().map(|value| decode(&value)).transpose()?)
 }
 
 /// # Errors
@@ -83,7 +100,8 @@ impl<T> Page<T> {
     }
 }
 
-/// A page of the entities whose ids an ordered set holds; `key` makes an entity's key of a member.
+/// A page of the entities whose ids an ordered set holds; `key` makes an entity's key of a member. What is damaged is left
+/// out.
 ///
 /// # Errors
 /// When the store does not answer.
@@ -99,7 +117,7 @@ pub async fn page<T: for<'b> Decode<'b, ()>>(
     let keys: Vec<String> = page.items.iter().map(|member| key(member)).collect();
     let values = state.get(&keys).await?;
     // What was deleted between the two reads is left out.
-    let items = values.into_iter().flatten().map(|value| decode(&value)).collect::<Result<_, _>>()?;
+    let items = keys.iter().zip(values).filter_map(|(key, value)| readable(key, &value?)).collect();
     Ok(Page { items, next: page.next })
 }
 

@@ -10,10 +10,12 @@ use drone_delivery::domain::time::{Timestamp, later, now};
 use drone_delivery::domain::workflow::{Event, Output};
 use drone_delivery::domain::{Failure, Operation, OperationKind, ReasonCode, Status, StepName, Workflow};
 use drone_delivery::services::{Local, Order, SharedState};
-use drone_delivery::store::Outcome;
 use drone_delivery::store::workflows::{Filter, Stored, Workflows};
+use drone_delivery::store::{Outcome, Txn};
 
-use crate::services::{Told, cancel, code, execute, furnished, on_every_store, order, order_with, reserved};
+use crate::services::{
+    PICKUP, Told, cancel, code, drone, execute, furnished, on_every_store, order, order_with, reserved,
+};
 
 on_every_store!(
     a_finished_delivery_goes_with_all_that_is_its,
@@ -22,6 +24,7 @@ on_every_store!(
     two_at_once_do_no_harm,
     a_record_that_changed_meanwhile_stays,
     time_that_is_past_is_forgotten,
+    what_is_damaged_holds_up_no_walk,
     a_tombstone_ends_when_the_settings_say,
 );
 
@@ -215,6 +218,32 @@ async fn time_that_is_past_is_forgotten(state: SharedState) {
     // What this process remembers of the forgotten time is found out to be wrong, not believed.
     let again = reserved(execute(&*services.drone, &order("b")).await);
     assert_eq!((again.from, again.until), (first.from, first.until));
+}
+
+async fn what_is_damaged_holds_up_no_walk(state: SharedState) {
+    let services = furnished(&state).await;
+    services.drone.put_drones(&[drone("d-2", PICKUP)]).await.unwrap();
+    let held = [
+        reserved(execute(&*services.drone, &order("x")).await),
+        reserved(execute(&*services.drone, &order("y")).await),
+    ];
+    assert_ne!(held[0].drone_id, held[1].drone_id);
+    for id in ["a", "b"] {
+        schedule(&services, &carried(id)).await;
+        record(&state, &carried(id), Status::Completed, 3600).await;
+    }
+    let bucket = held[0].from.as_second().div_euclid(6 * 60 * 60);
+    for key in ["delivery/a", "package/package-a", &format!("cal/{}/{bucket}", held[0].drone_id)] {
+        state.commit(vec![Txn::new().put(key, "neither an entity nor a calendar")]).await.unwrap();
+    }
+    let day_after = held[0].until.as_second() + 86_400;
+    let (buckets, next) = services.drone.forget_before(day_after, None, 10).await.unwrap();
+    assert!((2..=4).contains(&buckets) && next.is_none(), "{buckets} {next:?}");
+    assert_eq!(services.drone.reservation(&order("y").id).await.unwrap(), None);
+    assert_eq!(walk(&state, &services, 10).step().await.unwrap().deliveries, 2);
+    assert_eq!(entities(&services, &carried("b")).await, [false; 3]);
+    assert_eq!(state.get(&["delivery/a".to_owned()]).await.unwrap(), [None]);
+    assert!(listed(&state).await.is_empty());
 }
 
 async fn a_tombstone_ends_when_the_settings_say(state: SharedState) {

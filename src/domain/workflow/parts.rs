@@ -183,6 +183,9 @@ pub enum ReasonCode {
     /// An operator gave up on undoing it.
     #[n(11)]
     Abandoned,
+    /// What a service keeps for it cannot be read.
+    #[n(12)]
+    Damaged,
 }
 
 impl ReasonCode {
@@ -202,6 +205,7 @@ impl ReasonCode {
             Self::AlreadyCancelled => "AlreadyCancelled",
             Self::CancelledByClient => "CancelledByClient",
             Self::Abandoned => "Abandoned",
+            Self::Damaged => "Damaged",
         }
     }
 }

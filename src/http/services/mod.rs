@@ -134,7 +134,10 @@ impl From<StepError> for Problem {
         match error {
             StepError::Transient(reason) => Self::new(Kind::Unavailable, reason),
             StepError::Refused(failure) => {
-                let kind = if failure.code == ReasonCode::AlreadyCancelled { Kind::Conflict } else { Kind::Invalid };
+                let kind = match failure.code {
+                    ReasonCode::AlreadyCancelled | ReasonCode::Damaged => Kind::Conflict,
+                    _ => Kind::Invalid,
+                };
                 Self::new(kind, failure.text).with("code", Value::from(failure.code.as_str()))
             }
         }

@@ -8,8 +8,7 @@ use uuid::Uuid;
 use super::calendar::{BUCKET, Span};
 use crate::domain::DeliveryId;
 use crate::domain::compact::uuid_of;
-use crate::services::entities::damaged;
-use crate::store::StoreError;
+use crate::services::entities::Damaged;
 
 /// Stands where the length of a text would, before the bytes of a UUID.
 const IS_UUID: u8 = 0;
@@ -71,7 +70,7 @@ fn id_of(name: &[u8]) -> Option<DeliveryId> {
 ///
 /// # Errors
 /// When the value is no such thing.
-pub fn parse(bucket: i64, value: &[u8]) -> Result<Vec<(Span, DeliveryId)>, StoreError> {
+pub fn parse(bucket: i64, value: &[u8]) -> Result<Vec<(Span, DeliveryId)>, Damaged> {
     let mut left = entries(bucket, value);
     let read = |entry: Entry| Some((entry.span, id_of(entry.name)?));
     let reservations = left.by_ref().map(|entry| read(entry).ok_or_else(|| damaged("a calendar's delivery"))).collect();
@@ -82,10 +81,14 @@ pub fn parse(bucket: i64, value: &[u8]) -> Result<Vec<(Span, DeliveryId)>, Store
 ///
 /// # Errors
 /// When it cannot.
-pub fn check(value: &[u8]) -> Result<(), StoreError> {
+pub fn check(value: &[u8]) -> Result<(), Damaged> {
     let mut left = entries(0, value);
     left.by_ref().for_each(drop);
     if left.rest.is_empty() { Ok(()) } else { Err(damaged("a calendar's entry")) }
+}
+
+fn damaged(what: &str) -> Damaged {
+    Damaged(what.to_owned())
 }
 
 /// The taken times, by their beginning.

@@ -10,7 +10,7 @@ use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{Location, Map, compact};
-use crate::services::entities::{decode, encode};
+use crate::services::entities::{encode, readable};
 use crate::services::geography::OnSphere;
 use crate::services::{SharedState, telemetry};
 use crate::store::{Scan, State, StoreError, Txn};
@@ -207,9 +207,8 @@ async fn load_drones(state: &dyn State) -> Result<Vec<Drone>, StoreError> {
     loop {
         let ids = state.scan(&scan).await?;
         let keys: Vec<String> = ids.iter().map(|id| key(&String::from_utf8_lossy(id))).collect();
-        for value in state.get(&keys).await?.into_iter().flatten() {
-            drones.push(decode(&value)?);
-        }
+        let values = state.get(&keys).await?;
+        drones.extend(keys.iter().zip(values).filter_map(|(key, value)| readable::<Drone>(key, &value?)));
         if ids.len() < PAGE {
             return Ok(drones);
         }

@@ -38,11 +38,11 @@ impl DroneService {
         let scan = Scan { set: calendar::index(drone), limit, ..Scan::default() };
         let mut buckets = Vec::new();
         for member in self.state.scan(&scan).await? {
-            let bucket = registry::bucket_number(&member)?;
-            if bucket >= bucket_of(second) {
-                break;
+            match registry::bucket_number(&member) {
+                Ok(bucket) if bucket >= bucket_of(second) => break,
+                Ok(bucket) => buckets.push(bucket),
+                Err(error) => tracing::error!(drone, %error, "passed by"),
             }
-            buckets.push(bucket);
         }
         let key = |bucket: &i64| Place { drone: drone.into(), bucket: *bucket }.key();
         let values = self.state.get(&buckets.iter().map(key).collect::<Vec<_>>()).await?;
@@ -50,7 +50,12 @@ impl DroneService {
         for (bucket, value) in buckets.iter().zip(values) {
             let Some(value) = value else { continue };
             let mut txn = Txn::new();
-            for (span, id) in bucket::parse(*bucket, &value)? {
+            // Nobody needs the past, so one that cannot be read goes as well.
+            let reservations = bucket::parse(*bucket, &value).unwrap_or_else(|error| {
+                tracing::error!(drone, bucket, %error, "forgotten; its reservations stay behind");
+                Vec::new()
+            });
+            for (span, id) in reservations {
                 if bucket_of(span.until - 1) == *bucket {
                     txn = txn.delete(format!("resv/{id}"));
                 }

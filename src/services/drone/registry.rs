@@ -3,7 +3,7 @@
 use super::calendar::{self, Place, bucket_of};
 use super::*;
 use crate::domain::time::{Timestamp, from_millis};
-use crate::services::entities::{Page, damaged, exists, page, read};
+use crate::services::entities::{Damaged, Page, exists, page, read};
 use crate::store::Scan;
 
 /// One reservation in a drone's calendar.
@@ -100,13 +100,13 @@ fn cursor_of(item: &Booked) -> String {
     format!("{:012}.{}", item.from.as_millisecond().div_euclid(1000), item.delivery_id)
 }
 
-pub(super) fn bucket_number(member: &[u8]) -> Result<i64, StoreError> {
+pub(super) fn bucket_number(member: &[u8]) -> Result<i64, Damaged> {
     let number = std::str::from_utf8(member).ok().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| damaged("a calendar's index"))
+    number.ok_or_else(|| Damaged("a calendar's index".to_owned()))
 }
 
 /// A bucket's reservations, sorted, without those that began in an earlier one.
-fn begun_in(bucket: i64, value: &[u8]) -> Result<Vec<Booked>, StoreError> {
+fn begun_in(bucket: i64, value: &[u8]) -> Result<Vec<Booked>, Damaged> {
     let mut items = Vec::new();
     for (span, delivery_id) in bucket::parse(bucket, value)? {
         if bucket_of(span.from) == bucket {

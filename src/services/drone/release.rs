@@ -2,7 +2,7 @@
 
 use super::calendar::{NotFreed, Span, merge};
 use super::*;
-use crate::services::entities::damaged;
+use crate::services::entities::Damaged;
 
 impl Reserved {
     fn of(reservation: &Reservation) -> Self {
@@ -20,13 +20,16 @@ struct Reserved {
 
 /// Why a reservation's time could not be freed: of what is damaged another delivery does not hear.
 enum NotDone {
-    Damaged(StoreError),
+    Damaged(Damaged),
     Away(StoreError),
 }
 
-impl From<NotDone> for StoreError {
-    fn from((NotDone::Damaged(error) | NotDone::Away(error)): NotDone) -> Self {
-        error
+impl From<NotDone> for StepError {
+    fn from(not_done: NotDone) -> Self {
+        match not_done {
+            NotDone::Damaged(damaged) => damaged.into(),
+            NotDone::Away(error) => error.into(),
+        }
     }
 }
 
@@ -107,7 +110,7 @@ impl DroneService {
             match calendars.free(&held.drone, held.span, id) {
                 Ok(changes) => return Ok(changes),
                 Err(NotFreed::Missing(places)) => self.load(calendars, places).await.map_err(NotDone::Away)?,
-                Err(NotFreed::Damaged(place)) => return Err(NotDone::Damaged(damaged(&place.key()))),
+                Err(NotFreed::Damaged(place)) => return Err(NotDone::Damaged(Damaged(place.key()))),
             }
         }
     }
@@ -116,7 +119,8 @@ impl DroneService {
     /// taken in one transaction, or everything stays as it was. An order without a reservation gets one.
     ///
     /// # Errors
-    /// When there is no drone for the new times, the delivery was cancelled, or the store does not answer.
+    /// When there is no drone for the new times, the delivery was cancelled, what it holds is damaged, or the store does not
+    /// answer.
     pub async fn reschedule(&self, order: &Order) -> Result<Reservation, StepError> {
         let fleet = self.fleet.current().await?;
         let wish = Wish::new(order, self.resolution);
@@ -157,7 +161,7 @@ impl DroneService {
         wish: &Wish,
         held: Option<Reserved>,
         since: u64,
-    ) -> Result<Option<(Trip, Vec<Change>)>, StoreError> {
+    ) -> Result<Option<(Trip, Vec<Change>)>, StepError> {
         let mut reach = FIRST_REACH;
         loop {
             let freed = match &held {
