@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Chart, Report, Table, heading};
+use super::report::{Chart, Report, Table};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 260.0;
@@ -12,10 +12,11 @@ const BOTTOM: f64 = 40.0;
 const TOP: f64 = 12.0;
 const RIGHT: f64 = 12.0;
 const COLOURS: [&str; 6] = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#475569"];
-const LINES: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
+/// About so many lines go across a chart.
+const LINES: f64 = 5.0;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
-color:#1e293b;background:#fff}table{border-collapse:collapse;margin:.5rem 0 1.5rem;width:100%}\
+color:#1e293b;background:#fff}table{border-collapse:collapse;margin:.5rem 0 1.5rem;min-width:50%}\
 td,th{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #e2e8f0;font-variant-numeric:tabular-nums}\
 td:first-child,th:first-child{text-align:left}code{background:#f1f5f9;padding:.1rem .3rem}\
 svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#475569}.key span{margin-right:1.2rem}";
@@ -44,14 +45,13 @@ pub fn page(report: &Report) -> String {
 }
 
 fn draw_table(table: &Table) -> String {
-    let columns = table.columns();
-    let line = |cells: Vec<String>, tag: &str| {
+    let line = |(at, cells): (usize, &Vec<String>)| {
+        let tag = if at == 0 { "th" } else { "td" };
         let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
         format!("<tr>{cells}</tr>")
     };
-    let head = line(columns.iter().map(|name| heading(name)).collect(), "th");
-    let rows: String = table.rows.iter().map(|row| line(Table::cells(row, &columns), "td")).collect();
-    format!("<h2>{}</h2><table>{head}{rows}</table>", escape(&table.title))
+    let lines: String = table.lines().iter().enumerate().map(line).collect();
+    format!("<h2>{}</h2><table>{lines}</table>", escape(&table.title))
 }
 
 fn draw(chart: &Chart) -> String {
@@ -61,20 +61,19 @@ fn draw(chart: &Chart) -> String {
     let x = |value: f64| LEFT + value / most_x * (WIDTH - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - value / most_y * (HEIGHT - BOTTOM - TOP);
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">");
-    for part in LINES {
-        let (height, across) = (y(part * most_y), x(part * most_x));
+    for value in marks(most_y) {
+        let (height, end, label) = (y(value), WIDTH - RIGHT, LEFT - 6.0);
         let _ = write!(
             svg,
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{height:.1}\" y2=\"{height:.1}\" stroke=\"#e2e8f0\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <text x=\"{across:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 6.0,
+            "<line x1=\"{LEFT}\" x2=\"{end}\" y1=\"{height:.1}\" y2=\"{height:.1}\" stroke=\"#e2e8f0\"/>\
+             <text x=\"{label}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
             height + 4.0,
-            short(part * most_y),
-            HEIGHT - BOTTOM + 16.0,
-            short(part * most_x),
+            short(value),
         );
+    }
+    for value in marks(most_x) {
+        let (across, below) = (x(value), HEIGHT - BOTTOM + 16.0);
+        let _ = write!(svg, "<text x=\"{across:.1}\" y=\"{below}\" text-anchor=\"middle\">{}</text>", short(value));
     }
     let _ = write!(
         svg,
@@ -96,14 +95,26 @@ fn draw(chart: &Chart) -> String {
     format!("<h2>{}</h2><div class=\"key\">{key}</div>{svg}</svg>", escape(&chart.title))
 }
 
+/// Round numbers from 0 to the most.
+fn marks(most: f64) -> impl Iterator<Item = f64> {
+    let unit = 10_f64.powf((most / LINES).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|round| round * unit).into_iter().find(|step| step * LINES >= most);
+    let step = step.unwrap_or(most);
+    (0..).map(move |n| f64::from(n) * step).take_while(move |value| *value <= most)
+}
+
 /// A number for an axis.
 fn short(value: f64) -> String {
     match value {
-        v if v >= 1e6 => format!("{:.1} M", v / 1e6),
-        v if v >= 1e4 => format!("{:.0} k", v / 1e3),
-        v if v >= 10.0 || v == 0.0 => format!("{v:.0}"),
-        v => format!("{v:.2}"),
+        v if v >= 1e6 => format!("{} M", tenths(v / 1e6)),
+        v if v >= 1e4 => format!("{} k", tenths(v / 1e3)),
+        v if v >= 1.0 || v == 0.0 => tenths(v),
+        v => format!("{v:.2}").trim_end_matches('0').to_owned(),
     }
+}
+
+fn tenths(value: f64) -> String {
+    format!("{value:.1}").trim_end_matches(".0").to_owned()
 }
 
 fn escape(text: &str) -> String {
@@ -124,6 +135,15 @@ mod tests {
         for outside in ["http:", "https:", "src=", "href=", "@import"] {
             assert!(!page.contains(outside), "{outside}");
         }
+    }
+
+    #[test]
+    fn axes_are_marked_with_round_numbers() {
+        let labels = |most: f64| marks(most).map(short).collect::<Vec<_>>();
+        assert_eq!(labels(29.0), ["0", "10", "20"]);
+        assert_eq!(labels(91.0), ["0", "20", "40", "60", "80"]);
+        assert_eq!(labels(700_000.0), ["0", "200 k", "400 k", "600 k"]);
+        assert_eq!(labels(1.0), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
     }
 
     #[test]

@@ -101,30 +101,46 @@ impl Table {
         columns
     }
 
-    /// The cells of a row, one per column.
+    /// The lines of the table, the first one its head. A table that is wider than a terminal lies on its side.
     #[must_use]
-    pub fn cells(row: &Row, columns: &[&str]) -> Vec<String> {
+    pub fn lines(&self) -> Vec<Vec<String>> {
+        let columns = self.columns();
+        let head: Vec<String> = columns.iter().map(|name| heading(name)).collect();
         let cell =
-            |column: &&str| row.0.iter().find(|(name, _)| name == column).map_or(String::new(), |(_, v)| show(v));
-        columns.iter().map(cell).collect()
+            |row: &Row, column| row.0.iter().find(|(name, _)| *name == column).map_or(String::new(), |(_, v)| show(v));
+        let cells = |row| columns.iter().map(|column| cell(row, *column)).collect();
+        let lines: Vec<Vec<String>> = std::iter::once(head).chain(self.rows.iter().map(cells)).collect();
+        if widths(&lines).iter().map(|width| width + GAP).sum::<usize>() <= WIDEST {
+            return lines;
+        }
+        (0..columns.len()).map(|column| lines.iter().map(|line| line[column].clone()).collect()).collect()
     }
 
     fn to_text(&self) -> String {
-        let columns = self.columns();
-        let head: Vec<String> = columns.iter().map(|name| heading(name)).collect();
-        let lines: Vec<Vec<String>> =
-            std::iter::once(head).chain(self.rows.iter().map(|row| Self::cells(row, &columns))).collect();
-        let width = |i: usize| lines.iter().map(|cells| cells[i].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+        let lines = self.lines();
+        let widths = widths(&lines);
         let mut text = String::new();
-        for cells in &lines {
-            for (cell, width) in cells.iter().zip(&widths) {
-                let _ = write!(text, "  {cell:>width$}");
+        for line in &lines {
+            for (at, (cell, width)) in line.iter().zip(&widths).enumerate() {
+                // The first column is what a line is about, the others are numbers.
+                let _ = if at == 0 { write!(text, "  {cell:<width$}") } else { write!(text, "  {cell:>width$}") };
             }
             text.push('\n');
         }
         text
     }
+}
+
+/// Blanks between two columns.
+const GAP: usize = 2;
+/// What a terminal shows in one line.
+const WIDEST: usize = 110;
+
+/// How wide each column is.
+fn widths(lines: &[Vec<String>]) -> Vec<usize> {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    (0..columns).map(width).collect()
 }
 
 /// `accept_p99_ms` is for programs, `accept p99 ms` for people.
@@ -210,6 +226,16 @@ mod tests {
         assert!(lines[1].contains("54,322") && lines[2].contains("7.25"), "{text}");
         assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{text}");
         assert!(lines[2].ends_with('-'), "{text}");
+    }
+
+    #[test]
+    fn a_wide_table_lies_on_its_side() {
+        let names = ["a_long_name_of_one", "a_long_name_of_two", "a_long_name_of_three", "a_long_name_of_four"];
+        let names = [names, ["e_name_of_five", "f_name_of_six", "g_name_of_seven", "h_name_of_eight"]].concat();
+        let row = |first: u64| names.iter().zip(first..).fold(Row::default(), |row, (name, v)| row.with(name, v));
+        let lines = Table { title: String::new(), rows: vec![row(1), row(11)] }.lines();
+        assert_eq!(lines.len(), names.len());
+        assert_eq!(lines[1], ["a long name of two", "2", "12"]);
     }
 
     #[test]
