@@ -103,6 +103,8 @@ struct Starting {
     supervisor: Addr<Supervisor>,
     unsupervised: CancellationToken,
     arbiters: Vec<ArbiterHandle>,
+    /// The drone agent's own thread: where the fleet is full, choosing takes a while, and nobody else waits for it.
+    planning: ArbiterHandle,
     /// The writers' own thread: what is accepted never waits for what is scheduled, and what the engine confirms at
     /// once is heard of at once.
     writers: ArbiterHandle,
@@ -130,8 +132,10 @@ impl App {
             unsupervised,
             settings: Arc::new(settings),
             alerts,
-            // More threads than cores: an actor with a large batch holds up only those on its own thread.
-            arbiters: (0..cores.max(2) * 2).map(|_| Arbiter::new().handle()).collect(),
+            // Few: what actors of one thread say to each other wakes nobody, and the other cores have the connections, the
+            // engine and the store.
+            arbiters: (0..(cores / 2).max(1)).map(|_| Arbiter::new().handle()).collect(),
+            planning: Arbiter::new().handle(),
             writers: Arbiter::new().handle(),
         };
         starting.start(health)
@@ -208,7 +212,11 @@ impl Starting {
         A: Actor<Context = Context<A>>,
         F: Fn(Lifeline) -> A + Send + Clone + 'static,
     {
-        self.watch_on(&self.arbiters[turn % self.arbiters.len()], name, slot, make);
+        self.watch_on(self.thread(turn), name, slot, make);
+    }
+
+    fn thread(&self, turn: usize) -> &ArbiterHandle {
+        &self.arbiters[turn % self.arbiters.len()]
     }
 
     fn watch_on<A, F>(&self, arbiter: &ArbiterHandle, name: impl Into<String>, slot: &Slot<A>, make: F)
@@ -283,7 +291,8 @@ impl Starting {
     fn start_agents(&self, agents: &Agents, local: &Local) {
         for (turn, step) in StepName::ALL.into_iter().enumerate() {
             let (settings, local, alerts) = (self.settings.clone(), local.clone(), self.alerts.clone());
-            self.watch(format!("agent/{}", step.as_str()), turn, agents.slot(step), move |lifeline| {
+            let thread = if step == StepName::Drone { &self.planning } else { self.thread(turn) };
+            self.watch_on(thread, format!("agent/{}", step.as_str()), agents.slot(step), move |lifeline| {
                 let service = local.as_set(step, settings.agents.get(step), settings.faults.get(step));
                 Agent::new(service, settings.agents.get(step).clone(), alerts.clone(), lifeline)
             });
