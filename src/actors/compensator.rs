@@ -30,7 +30,7 @@ use crate::config;
 use crate::crashes::{self, Point};
 use crate::domain::time::{later, now};
 use crate::domain::workflow::Event;
-use crate::domain::{DeliveryId, Failure, ReasonCode, Status, StepName, StepState, Workflow};
+use crate::domain::{DeliveryId, Failure, Status, StepName, StepState, Workflow};
 use crate::store::workflows::{Loaded, Stored, Unreadable, Workflows};
 use crate::store::{Outcome, StoreError};
 use crate::stream::{Message as Delivery, Queue, Queues, Settle, Settler};
@@ -234,7 +234,7 @@ impl Compensator {
         let Some(record) = &mut job.record else { return };
         let text = format!("the {} step could not be undone: {}", job.step.as_str(), failure.text);
         self.parts.alerts.raise(AlertKind::WorkflowStuck, id.as_str(), &text);
-        let failure = Failure::new(ReasonCode::ServiceUnavailable, text);
+        let failure = Failure::new(failure.code, text);
         apply(&mut record.workflow, Event::UndoGaveUp(failure), &mut job.told);
         self.seen.stuck += 1;
         self.changed.push(id.clone());

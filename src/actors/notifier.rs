@@ -19,8 +19,19 @@ use super::lifeline::Lifeline;
 use super::notice::Notice;
 use crate::alerts::{AlertKind, Alerts};
 use crate::config;
-use crate::services::Local;
+use crate::services::{Local, StepError};
 use crate::stream::{Queue, Queues, Settle};
+
+/// Who cannot be read cannot be told; the others are.
+fn legible<T>(found: Result<Option<T>, StepError>) -> Result<Option<T>, StepError> {
+    match found {
+        Err(StepError::Refused(failure)) => {
+            tracing::error!(?failure, "a receiver of notices cannot be read");
+            Ok(None)
+        }
+        found => found,
+    }
+}
 
 #[derive(Clone)]
 pub struct Parts {
@@ -98,13 +109,13 @@ impl Sender {
     }
 
     /// The owner's, and those of whoever asked to be told of this delivery.
-    async fn receivers(&self, notice: &Notice) -> Result<Vec<Receiver>, crate::store::StoreError> {
+    async fn receivers(&self, notice: &Notice) -> Result<Vec<Receiver>, StepError> {
         let mut found = Vec::new();
-        if let Some(account) = self.parts.local.account.get(&notice.owner_id).await? {
+        if let Some(account) = legible(self.parts.local.account.get(&notice.owner_id).await)? {
             found.extend(account.webhook.map(Receiver::Webhook));
             found.extend(account.email.map(Receiver::Mail));
         }
-        if let Some(delivery) = self.parts.local.delivery.get(&notice.delivery_id).await? {
+        if let Some(delivery) = legible(self.parts.local.delivery.get(&notice.delivery_id).await)? {
             for wish in delivery.notify_me {
                 found.extend(wish.webhook.map(Receiver::Webhook));
                 found.extend(wish.email.map(Receiver::Mail));

@@ -85,6 +85,11 @@ impl Partitions {
         self.parts.settings.partitions.lease
     }
 
+    /// No round takes longer: when one hangs, there is time for another before the leases end.
+    fn patience(&self) -> Duration {
+        self.lease_time() / 2
+    }
+
     /// One round: renew what is held, drop what is lost, take or give up shares.
     fn round(&mut self, ctx: &mut Context<Self>) {
         if self.busy || self.draining {
@@ -105,7 +110,7 @@ impl Partitions {
             };
             Ok((leases, lost, wanted, fair))
         };
-        let renew = tokio::time::timeout(self.lease_time(), renew);
+        let renew = tokio::time::timeout(self.patience(), renew);
         ctx.spawn(renew.into_actor(self).map(|renewed, me, ctx| {
             me.busy = false;
             match renewed {
@@ -164,19 +169,21 @@ impl Partitions {
     /// Takes up to `room` of the free shares and starts their readers.
     fn take(&mut self, free: Vec<Share>, room: usize, ctx: &mut Context<Self>) {
         self.busy = true;
-        let checkpoints = self.parts.checkpoints.clone();
+        let (checkpoints, patience) = (self.parts.checkpoints.clone(), self.patience());
         let take = async move {
             let mut taken = Vec::new();
             for share in free {
                 if taken.len() == room {
                     break;
                 }
-                match checkpoints.acquire(share).await {
-                    Ok(lease) => taken.extend(lease),
-                    Err(error) => {
+                match tokio::time::timeout(patience, checkpoints.acquire(share)).await {
+                    Ok(Ok(lease)) => taken.extend(lease),
+                    Ok(Err(error)) => {
                         tracing::warn!(%share, %error, "lease not taken");
                         break;
                     }
+                    // Should it be taken all the same, it is found to be our own in the next round.
+                    Err(_) => break,
                 }
             }
             taken

@@ -109,7 +109,7 @@ fn short(value: f64) -> String {
         v if v >= 1e6 => format!("{} M", tenths(v / 1e6)),
         v if v >= 1e4 => format!("{} k", tenths(v / 1e3)),
         v if v >= 1.0 || v == 0.0 => tenths(v),
-        v => format!("{v:.2}").trim_end_matches('0').to_owned(),
+        v => format!("{v:.2}").trim_end_matches('0').trim_end_matches('.').to_owned(),
     }
 }
 

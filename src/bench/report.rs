@@ -123,7 +123,8 @@ impl Table {
         for line in &lines {
             for (at, (cell, width)) in line.iter().zip(&widths).enumerate() {
                 // The first column is what a line is about, the others are numbers.
-                let _ = if at == 0 { write!(text, "  {cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+                let gap = " ".repeat(GAP);
+                let _ = if at == 0 { write!(text, "{gap}{cell:<width$}") } else { write!(text, "{gap}{cell:>width$}") };
             }
             text.push('\n');
         }

@@ -19,7 +19,7 @@ use crate::domain::time::{Timestamp, from_millis, later};
 use crate::domain::{DeliveryId, Location};
 use crate::services::delivery::{Delivery, DeliveryService};
 use crate::services::drone::{Drone, fleet};
-use crate::services::entities::{decode, encode};
+use crate::services::entities::{encode, readable};
 use crate::services::geography::distance_km;
 use crate::services::telemetry::{self, Position};
 use crate::services::{SharedSink, SharedState};
@@ -174,7 +174,7 @@ impl Pilot {
         let keys: Vec<String> = planned.iter().map(|(_, _, plan)| fleet::key(&plan.drone_id)).collect();
         let drones = self.parts.state.get(&keys).await?;
         for ((member, delivery, plan), drone) in planned.into_iter().zip(drones) {
-            let drone: Option<Drone> = drone.map(|drone| decode(&drone)).transpose()?;
+            let drone: Option<Drone> = drone.and_then(|drone| readable(&plan.drone_id, &drone));
             let (home, speed_kmh) =
                 drone.map_or((plan.pickup, SLOW_KMH), |drone| (drone.home, drone.speed_kmh.max(1.0)));
             let owner = delivery.owner_id;

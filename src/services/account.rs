@@ -76,8 +76,8 @@ impl AccountService {
     }
 
     /// # Errors
-    /// When the store does not answer.
-    pub async fn get(&self, id: &str) -> Result<Option<Account>, StoreError> {
+    /// When the store does not answer, or what it has is damaged.
+    pub async fn get(&self, id: &str) -> Result<Option<Account>, StepError> {
         entities::read(&*self.state, key(id)).await
     }
 

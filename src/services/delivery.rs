@@ -199,19 +199,19 @@ impl DeliveryService {
     }
 
     /// # Errors
-    /// When the store does not answer.
-    pub async fn get(&self, id: &DeliveryId) -> Result<Option<Delivery>, StoreError> {
+    /// When the store does not answer, or what it has is damaged.
+    pub async fn get(&self, id: &DeliveryId) -> Result<Option<Delivery>, StepError> {
         entities::read(&*self.state, key(id.as_str())).await
     }
 
-    /// Many at once, in the order of their ids.
+    /// Many at once, in the order of their ids; none for one that is not there or cannot be read.
     ///
     /// # Errors
     /// When the store does not answer.
     pub async fn load(&self, ids: &[DeliveryId]) -> Result<Vec<Option<Delivery>>, StoreError> {
         let keys: Vec<String> = ids.iter().map(|id| key(id.as_str())).collect();
         let values = self.state.get(&keys).await?;
-        values.into_iter().map(|value| Ok(value.map(|value| decode(&value)).transpose()?)).collect()
+        Ok(keys.iter().zip(values).map(|(key, value)| readable(key, &value?)).collect())
     }
 
     /// Whether the delivery was cancelled.
@@ -393,7 +393,7 @@ impl DeliveryService {
         let forgotten = change(&*self.state, ids, keys, |id, read| {
             let Some(value) = &read[0] else { return Ok(Plan::Keep(())) };
             let txn = Txn::new().delete(key(id.as_str()));
-            // Of one that cannot be read the place in its owner's list stays behind, where nobody finds anything.
+            // What leads to one that cannot be read stays behind, and leads nowhere.
             let Some(delivery) = readable::<Delivery>(&key(id.as_str()), value) else {
                 return Ok(Plan::Write(txn, ()));
             };

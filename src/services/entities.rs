@@ -62,12 +62,12 @@ pub fn decode<T: for<'b> Decode<'b, ()>>(value: &[u8]) -> Result<T, Damaged> {
 
 /// For lists and looks over many, where one that is damaged must not hide the others.
 pub fn readable<T: for<'b> Decode<'b, ()>>(key: &str, value: &[u8]) -> Option<T> {
-    decode(value).inspect_err(|error| tracing::error!(key, %error, "left out")).ok()
+    decode(value).inspect_err(|error| tracing::error!(key, %error, "cannot be read")).ok()
 }
 
 /// # Errors
-/// When the store does not answer.
-pub async fn read<T: for<'b> Decode<'b, ()>>(state: &dyn State, key: String) -> Result<Option<T>, StoreError> {
+/// When the store does not answer, or the value is damaged.
+pub async fn read<T: for<'b> Decode<'b, ()>>(state: &dyn State, key: String) -> Result<Option<T>, StepError> {
     let values = state.get(&[key]).await?;
     Ok(values.into_iter().flatten().next().map(|value| decode(&value)).transpose()?)
 }

@@ -54,8 +54,8 @@ impl PackageService {
     }
 
     /// # Errors
-    /// When the store does not answer.
-    pub async fn get(&self, id: &str) -> Result<Option<Package>, StoreError> {
+    /// When the store does not answer, or what it has is damaged.
+    pub async fn get(&self, id: &str) -> Result<Option<Package>, StepError> {
         entities::read(&*self.state, key(id)).await
     }
 

@@ -8,7 +8,7 @@ use super::{Local, StepError};
 use crate::domain::status::{EventType, Stage, StatusEvent};
 use crate::domain::time::{Timestamp, now};
 use crate::domain::{DeliveryId, Location, compact};
-use crate::store::{StoreError, Txn};
+use crate::store::Txn;
 
 /// Where a drone was last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Encode, Decode)]
@@ -63,7 +63,7 @@ impl Local {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn position(&self, drone: &str) -> Result<Option<Position>, StoreError> {
+    pub async fn position(&self, drone: &str) -> Result<Option<Position>, StepError> {
         read(&*self.state, key(drone)).await
     }
 }

@@ -49,8 +49,8 @@ impl TransportService {
     }
 
     /// # Errors
-    /// When the store does not answer.
-    pub async fn get(&self, id: &DeliveryId) -> Result<Option<Booking>, StoreError> {
+    /// When the store does not answer, or what it has is damaged.
+    pub async fn get(&self, id: &DeliveryId) -> Result<Option<Booking>, StepError> {
         entities::read(&*self.state, key(id)).await
     }
 

@@ -241,12 +241,16 @@ impl Agent {
     }
 
     /// None when there is no further try: all are used up, or the next would begin too late. What an operator holds back is
-    /// never late: it is queued and has its time anew.
+    /// never late: it joins what is queued, and has its time anew.
     fn pause_before_retry(&self, ticket: &Ticket) -> Option<Duration> {
+        if ticket.attempts >= self.settings.attempts {
+            return None;
+        }
+        if self.seen.paused {
+            return Some(Duration::ZERO);
+        }
         let backoff = Backoff { first: self.settings.backoff, longest: self.settings.max_backoff };
-        let pause = backoff.pause(ticket.attempts);
-        let in_time = self.seen.paused || later(now(), pause) < ticket.complete_by;
-        (ticket.attempts < self.settings.attempts && in_time).then_some(pause)
+        Some(backoff.pause(ticket.attempts)).filter(|pause| later(now(), *pause) < ticket.complete_by)
     }
 
     fn retry(&mut self, mut pending: Pending, pause: Duration, ctx: &mut Context<Self>) {

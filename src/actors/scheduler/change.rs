@@ -78,8 +78,8 @@ impl Changing {
                 self.refuse(failure);
                 false
             }
-            // What was given up is somebody else's by now, and would be however often it is asked for. The service stays
-            // as it is, which the record says of the drone; the others change back.
+            // What was given up is somebody else's by now, or what is there is damaged, and would be however often it is
+            // asked for. The service stays as it is, which the record says of the drone; the others change back.
             (Answer::Refused(failure), true) => {
                 tracing::error!(
                     change = self.change,

@@ -335,13 +335,15 @@ impl Scheduler {
         self.active.get(id).and_then(|a| a.changing.as_ref()).is_some_and(|c| c.step() == step)
     }
 
-    /// Orders the open step of deliveries once more. Those whose record is being loaded anew begin anew with it.
-    fn again(&mut self, ids: &[DeliveryId], ctx: &mut Context<Self>) {
+    /// Orders the lost step of deliveries once more, where it is still the one to be done: a record that was loaded anew
+    /// meanwhile has begun anew, or is through.
+    fn again(&mut self, ids: &[DeliveryId], step: StepName, ctx: &mut Context<Self>) {
         let mut ready = Ready::default();
-        let is_known = |id: &&DeliveryId| self.active.get(*id).is_some_and(|active| active.record.is_some());
-        let known: Vec<&DeliveryId> = ids.iter().filter(is_known).collect();
-        for id in known {
-            self.go_on(id, &mut ready);
+        for id in ids {
+            let record = self.active.get(id).and_then(|active| active.record.as_ref());
+            if record.is_some_and(|record| record.workflow.next_step() == Some(step)) {
+                self.go_on(id, &mut ready);
+            }
         }
         self.order(ready, ctx);
     }
@@ -479,7 +481,7 @@ impl Handler<Answers> for Scheduler {
         let lost: Vec<DeliveryId> =
             answers.into_iter().filter_map(|(id, answer)| self.answered(&id, step, answer, &mut ready)).collect();
         if !lost.is_empty() {
-            ctx.run_later(LOST_PAUSE, move |me, ctx| me.again(&lost, ctx));
+            ctx.run_later(LOST_PAUSE, move |me, ctx| me.again(&lost, step, ctx));
         }
         self.order(ready, ctx);
         self.save(ctx);

@@ -19,7 +19,7 @@ async fn get(calls: Shared, path: web::Path<String>) -> Answer {
 async fn set(calls: Shared, path: web::Path<String>, request: HttpRequest, payload: Payload) -> Answer {
     let id = name(&path)?;
     let account = calls.read(&request, payload, account).await?;
-    let existed = calls.services.account.get(id).await?.is_some();
+    let existed = existed(calls.services.account.get(id).await)?;
     calls.services.account.put(&[(id.to_owned(), account.clone())]).await?;
     Ok(put(existed, &account))
 }

@@ -84,7 +84,7 @@ async fn existing(calls: &Calls, id: &str) -> Result<Drone, Problem> {
 async fn set(calls: Shared, path: web::Path<String>, request: HttpRequest, payload: Payload) -> Answer {
     let id = name(&path)?;
     let drone = calls.read(&request, payload, |fields| drone(fields, id)).await?;
-    let existed = calls.services.drone.drone(id).await?.is_some();
+    let existed = existed(calls.services.drone.drone(id).await)?;
     calls.services.drone.put_drones(std::slice::from_ref(&drone)).await?;
     Ok(put(existed, &drone))
 }

@@ -155,6 +155,14 @@ fn name(path: &str) -> Result<&str, Problem> {
     if is_name(path) { Ok(path) } else { Err(Problem::invalid(vec![Fault::new("", rule)])) }
 }
 
+/// Whether there is something to replace. What is damaged is, and may be put anew.
+fn existed<T>(found: Result<Option<T>, StepError>) -> Result<bool, Problem> {
+    match found {
+        Err(StepError::Refused(failure)) if failure.code == ReasonCode::Damaged => Ok(true),
+        found => Ok(found?.is_some()),
+    }
+}
+
 /// The answer to a `PUT`: made, or replaced.
 fn put<T: Serialize>(existed: bool, entity: &T) -> HttpResponse {
     if existed { HttpResponse::NoContent().finish() } else { HttpResponse::Created().json(entity) }

@@ -19,7 +19,7 @@ async fn get(calls: Shared, path: web::Path<String>) -> Answer {
 async fn set(calls: Shared, path: web::Path<String>, request: HttpRequest, payload: Payload) -> Answer {
     let id = name(&path)?;
     let package = calls.read(&request, payload, package).await?;
-    let existed = calls.services.package.get(id).await?.is_some();
+    let existed = existed(calls.services.package.get(id).await)?;
     calls.services.package.put(id, &package).await?;
     Ok(put(existed, &package))
 }

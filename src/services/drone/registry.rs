@@ -20,8 +20,8 @@ const BUCKETS: usize = 64;
 
 impl DroneService {
     /// # Errors
-    /// When the store does not answer.
-    pub async fn reservation(&self, id: &DeliveryId) -> Result<Option<Reservation>, StoreError> {
+    /// When the store does not answer, or what it has is damaged.
+    pub async fn reservation(&self, id: &DeliveryId) -> Result<Option<Reservation>, StepError> {
         read(&*self.state, resv(id)).await
     }
 
@@ -34,8 +34,8 @@ impl DroneService {
     }
 
     /// # Errors
-    /// When the store does not answer.
-    pub async fn drone(&self, id: &str) -> Result<Option<Drone>, StoreError> {
+    /// When the store does not answer, or what it has is damaged.
+    pub async fn drone(&self, id: &str) -> Result<Option<Drone>, StepError> {
         read(&*self.state, fleet::key(id)).await
     }
 

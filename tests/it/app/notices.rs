@@ -1,11 +1,28 @@
 //! Owners hear of the end of their deliveries: by a signed webhook and by mail, from servers that fail at first.
 
+use std::sync::Arc;
+
+use actix::Actor;
+use drone_delivery::actors::lifeline::Lifeline;
+use drone_delivery::actors::notice::{Notice, publish};
+use drone_delivery::actors::notifier::{Notifier, Parts};
+use drone_delivery::alerts::Alerts;
+use drone_delivery::config::Settings;
+use drone_delivery::domain::time::now;
+use drone_delivery::domain::{DeliveryId, Status};
+use drone_delivery::services::Local;
+use drone_delivery::store::Txn;
+use drone_delivery::stream::Queue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
 use super::{DEMO, PATIENCE, request, schedule, until_status};
+use crate::conformance::embedded::Embedded;
+use crate::conformance::state::StateFixture;
+use crate::conformance::{StreamFixture, until};
 use crate::faults::program::Program;
+use crate::services::Told;
 use crate::support::webhooks::{Letters, webhook_server};
 
 /// A server that speaks just enough SMTP to take mail: envelope and text of each.
@@ -88,4 +105,27 @@ async fn by_webhook_and_by_mail() {
     let (to, mail) = wait_for(&mailed, |(_, mail)| mail.contains("n-1")).await;
     assert!(to.contains("owner@example.com"), "{to}");
     assert!(mail.contains("Subject: Delivery n-1 is Failed"), "{mail}");
+}
+
+/// Whom to tell of the first cannot be read: nobody is told of it, and the notice does not stay in the way of others.
+#[actix_web::test]
+async fn a_damaged_account_holds_up_no_notices() {
+    let engine = Embedded::start();
+    let (state, queues) = (engine.state(), engine.queues());
+    state.commit(vec![Txn::new().put("account/contoso", "no account")]).await.unwrap();
+    let settings = Settings::builtin().unwrap();
+    let notice = Notice {
+        delivery_id: DeliveryId::generate(),
+        owner_id: "contoso".into(),
+        status: Status::Failed,
+        at: now(),
+        reason: None,
+    };
+    publish(&*queues, vec![notice]).await;
+    assert_eq!(queues.depth(Queue::Notifications).await.unwrap(), 1);
+    let local = Local::new(&state, Arc::new(Told::default()), &settings).unwrap();
+    let parts =
+        Parts { queues: queues.clone(), local, settings: settings.notifications.clone(), alerts: Alerts::default() };
+    Notifier::new(parts, Lifeline::unwatched()).start();
+    until("it is settled", || async { matches!(queues.depth(Queue::Notifications).await, Ok(0)) }).await;
 }

@@ -9,6 +9,7 @@ use drone_delivery::config::Settings;
 use drone_delivery::domain::status::{EventType, Stage};
 use drone_delivery::http;
 use drone_delivery::services::Local;
+use drone_delivery::store::Txn;
 use serde_json::{Value, json};
 
 use super::{Told, order};
@@ -20,7 +21,7 @@ pub struct Server {
     pub address: SocketAddr,
     pub services: Local,
     pub told: Arc<Told>,
-    _store: Embedded,
+    store: Embedded,
 }
 
 impl Server {
@@ -34,7 +35,7 @@ impl Server {
         let routes = http::services::routes(services.clone(), &settings);
         let (server, address) = http::serve(&settings.http, vec![routes], 1).unwrap();
         actix_web::rt::spawn(server);
-        Self { address, services, told, _store: store }
+        Self { address, services, told, store }
     }
 
     pub fn url(&self) -> String {
@@ -270,4 +271,25 @@ async fn a_delivery_s_life() {
     assert_eq!(server.post("/api/deliveries/a/confirmations", &picture).await.0, 410);
     assert_eq!(server.get("/api/deliveries/never").await.0, 404);
     assert_eq!(server.get("/api/deliveries?ownerId=contoso").await.1, json!({"items": []}));
+}
+
+/// What cannot be read is told as such, and put anew like anything else.
+#[actix_web::test]
+async fn what_is_damaged_may_be_put_anew() {
+    let server = Server::start();
+    let account = json!({"status": "Active"});
+    let package = json!({"deliveryId": "a", "size": "Small", "weight": 1.0});
+    let drone = json!({"home": "47.6,-122.2", "speedKmh": 60.0, "rangeKm": 60.0, "payloadKg": 5.0});
+    for (path, key, entity) in [
+        ("/api/accounts/x", "account/x", account),
+        ("/api/packages/x", "package/x", package),
+        ("/api/drones/x", "drone/x", drone),
+    ] {
+        let damage = Txn::new().put(key, "no entity");
+        server.store.state().commit(vec![damage]).await.unwrap();
+        let (status, problem) = server.get(path).await;
+        assert_eq!((status, &problem["code"]), (409, &json!("Damaged")), "{path}");
+        assert_eq!(server.put(path, &entity).await.0, 204, "{path}");
+        assert_eq!(server.get(path).await.0, 200, "{path}");
+    }
 }
