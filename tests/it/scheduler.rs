@@ -27,7 +27,39 @@ use drone_delivery::stream::{
     AppendError, Bounds, DeadLetter, From, Queue, Queues, ReadError, Settle, Stream, StreamReader, Streams,
 };
 
-use crate::conformance::{StreamFixture, soon, state::StateFixture, until};
+use crate::conformance::{soon, until};
+
+/// Makes one test of every named function for every engine.
+macro_rules! on_every_engine {
+    ($($test:ident),* $(,)?) => {
+        mod embedded {
+            use super::Rig;
+            use crate::conformance::{StreamFixture, embedded::Embedded, state::StateFixture};
+            $(#[actix::test]
+            async fn $test() {
+                let engine = Embedded::start();
+                super::$test(Rig::new(engine.streams(), engine.queues(), engine.state())).await;
+            })*
+        }
+        mod cluster {
+            use super::Rig;
+            use crate::conformance::cluster::{OnRabbitMq, OnRedis};
+            use crate::conformance::{StreamFixture, state::StateFixture};
+            $(#[actix::test]
+            async fn $test() {
+                let (broker, store) = (OnRabbitMq::start().await, OnRedis::start().await);
+                super::$test(Rig::new(broker.streams(), broker.queues(), store.state())).await;
+            })*
+        }
+    };
+}
+
+on_every_engine!(
+    a_cancel_waits_for_its_request,
+    an_unreadable_record_holds_up_only_its_delivery,
+    what_is_set_aside_is_finished_only_then,
+    an_overdue_record_is_found_behind_unreadable_ones,
+);
 
 /// So short that patience is over long before the test is.
 const COMPLETE_BY: Duration = Duration::from_millis(20);
@@ -287,64 +319,4 @@ async fn an_overdue_record_is_found_behind_unreadable_ones(rig: Rig) {
     assert_eq!(soon(consumer.messages.next()).await.unwrap().body, id.as_str());
     let record = soon(rig.workflows.get(&id)).await.unwrap().unwrap();
     assert_eq!(record.workflow.status, Status::Compensating);
-}
-
-mod embedded {
-    use super::*;
-    use crate::conformance::embedded::Embedded;
-
-    async fn with(test: impl AsyncFnOnce(Rig)) {
-        let engine = Embedded::start();
-        test(Rig::new(engine.streams(), engine.queues(), engine.state())).await;
-    }
-
-    #[actix::test]
-    async fn a_cancel_waits_for_its_request() {
-        with(super::a_cancel_waits_for_its_request).await;
-    }
-
-    #[actix::test]
-    async fn an_unreadable_record_holds_up_only_its_delivery() {
-        with(super::an_unreadable_record_holds_up_only_its_delivery).await;
-    }
-
-    #[actix::test]
-    async fn what_is_set_aside_is_finished_only_then() {
-        with(super::what_is_set_aside_is_finished_only_then).await;
-    }
-
-    #[actix::test]
-    async fn an_overdue_record_is_found_behind_unreadable_ones() {
-        with(super::an_overdue_record_is_found_behind_unreadable_ones).await;
-    }
-}
-
-mod cluster {
-    use super::*;
-    use crate::conformance::cluster::{OnRabbitMq, OnRedis};
-
-    async fn with(test: impl AsyncFnOnce(Rig)) {
-        let (broker, store) = (OnRabbitMq::start().await, OnRedis::start().await);
-        test(Rig::new(broker.streams(), broker.queues(), store.state())).await;
-    }
-
-    #[actix::test]
-    async fn a_cancel_waits_for_its_request() {
-        with(super::a_cancel_waits_for_its_request).await;
-    }
-
-    #[actix::test]
-    async fn an_unreadable_record_holds_up_only_its_delivery() {
-        with(super::an_unreadable_record_holds_up_only_its_delivery).await;
-    }
-
-    #[actix::test]
-    async fn what_is_set_aside_is_finished_only_then() {
-        with(super::what_is_set_aside_is_finished_only_then).await;
-    }
-
-    #[actix::test]
-    async fn an_overdue_record_is_found_behind_unreadable_ones() {
-        with(super::an_overdue_record_is_found_behind_unreadable_ones).await;
-    }
 }
