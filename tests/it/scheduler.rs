@@ -1,5 +1,5 @@
 //! The scheduler by itself, on both engines: what is asked of a delivery whose request still waits in the work queue (mode
-//! `queue`), and of one whose record nobody can read; and how the sweeper finds what no scheduler holds.
+//! `queue`), and of one whose record nobody can read; and what sweeper and compensator make of what it leaves to them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use async_trait::async_trait;
 use bytes::Bytes;
-use drone_delivery::actors::agent::Agents;
+use drone_delivery::actors::agent::{Agent, Agents};
 use drone_delivery::actors::checkpointer::Finished;
 use drone_delivery::actors::compensator::{self, Compensator};
 use drone_delivery::actors::lifeline::Lifeline;
@@ -17,10 +17,11 @@ use drone_delivery::actors::scheduler::{Parts, Scheduler};
 use drone_delivery::actors::sweeper::{self, Sweeper};
 use drone_delivery::actors::writer::{Limits, Writer, WriterHandle};
 use drone_delivery::alerts::{AlertKind, Alerts};
-use drone_delivery::config::Settings;
+use drone_delivery::config::{Compensation, Settings};
 use drone_delivery::domain::time::now;
 use drone_delivery::domain::workflow::Event;
-use drone_delivery::domain::{DeliveryId, Draft, Operation, OperationKind, Status, Workflow};
+use drone_delivery::domain::{DeliveryId, Draft, Operation, OperationKind, ReasonCode, Status, StepName, Workflow};
+use drone_delivery::services::Local;
 use drone_delivery::store::workflows::{Stored, Workflows};
 use drone_delivery::store::{State, Txn};
 use drone_delivery::stream::{
@@ -28,6 +29,7 @@ use drone_delivery::stream::{
 };
 
 use crate::conformance::{soon, until};
+use crate::services::Told;
 
 /// Makes one test of every named function for every engine.
 macro_rules! on_every_engine {
@@ -59,6 +61,7 @@ on_every_engine!(
     an_unreadable_record_holds_up_only_its_delivery,
     what_is_set_aside_is_finished_only_then,
     an_overdue_record_is_found_behind_unreadable_ones,
+    what_is_damaged_is_stuck_for_that_reason,
 );
 
 /// So short that patience is over long before the test is.
@@ -319,4 +322,36 @@ async fn an_overdue_record_is_found_behind_unreadable_ones(rig: Rig) {
     assert_eq!(soon(consumer.messages.next()).await.unwrap().body, id.as_str());
     let record = soon(rig.workflows.get(&id)).await.unwrap().unwrap();
     assert_eq!(record.workflow.status, Status::Compensating);
+}
+
+/// The delivery's entity is damaged, so its step cannot be undone: it ends, and says why.
+async fn what_is_damaged_is_stuck_for_that_reason(rig: Rig) {
+    let id = DeliveryId::generate();
+    let mut record = Stored::new(schedule(&id).1);
+    record.workflow.apply(Event::CancelRequested, now()).unwrap();
+    soon(rig.workflows.save(&mut [&mut record])).await.unwrap();
+    soon(rig.state.commit(vec![Txn::new().put(format!("delivery/{id}"), "no delivery")])).await.unwrap();
+    let settings = Settings::builtin().unwrap();
+    let local = Local::new(&rig.state, Arc::new(Told::default()), &settings).unwrap();
+    let agents = Agents::default();
+    let of_step = settings.agents.get(StepName::Delivery).clone();
+    let agent = Agent::new(local.of(StepName::Delivery), of_step, rig.alerts.clone(), Lifeline::unwatched());
+    agents.slot(StepName::Delivery).set(agent.start());
+    let parts = compensator::Parts {
+        workflows: rig.workflows.clone(),
+        agents,
+        queues: rig.queues.clone(),
+        status: status_writer(&rig.streams),
+        settings: Compensation { attempts: 1, ..settings.compensation },
+        alerts: rig.alerts.clone(),
+    };
+    Compensator::new(parts, Lifeline::unwatched()).start();
+    let message = Bytes::copy_from_slice(id.as_str().as_bytes());
+    soon(rig.queues.publish(Queue::FailedOperations, vec![message])).await.unwrap();
+    until("it is settled", || async { matches!(rig.queues.depth(Queue::FailedOperations).await, Ok(0)) }).await;
+    let workflow = soon(rig.workflows.get(&id)).await.unwrap().unwrap().workflow;
+    assert_eq!(
+        (workflow.status, workflow.reason.map(|reason| reason.code)),
+        (Status::Stuck, Some(ReasonCode::Damaged))
+    );
 }
