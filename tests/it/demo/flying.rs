@@ -15,6 +15,7 @@ use drone_delivery::domain::{Location, Status, StepName, Workflow};
 use drone_delivery::services::completion::Completion;
 use drone_delivery::services::delivery::{Delivery, DeliveryService};
 use drone_delivery::services::{Local, Order, Service, SharedState};
+use drone_delivery::store::Txn;
 use drone_delivery::store::workflows::{Stored, Workflows};
 use drone_delivery::stream::{Queue, Queues};
 
@@ -30,6 +31,7 @@ on_every_store!(
     cancelled_on_the_way_the_drone_turns_home,
     a_changed_delivery_is_flown_as_changed,
     delivered_before_its_record_is_saved,
+    what_is_damaged_keeps_no_other_on_the_ground,
     what_is_late_is_caught_up_with_in_bounds,
     a_drone_s_own_word_completes_it_too,
     without_the_demo_nothing_is_planned,
@@ -259,6 +261,20 @@ async fn delivered_before_its_record_is_saved(state: SharedState) {
     process.record(&order).await;
     pilot.tick(later(plan.lands_at, 2 * SECOND)).await.unwrap();
     assert_eq!((process.status(&order).await, process.flights().await), (Status::Completed, 0));
+}
+
+/// A delivery that cannot be read is not flown; a drone that cannot be is taken for a slow one.
+async fn what_is_damaged_keeps_no_other_on_the_ground(state: SharedState) {
+    let process = Process::start(&state).await;
+    let (damaged, _) = process.schedule("a").await;
+    let (order, plan) = process.schedule("b").await;
+    for key in [format!("delivery/{}", damaged.id), format!("drone/{}", plan.drone_id)] {
+        state.commit(vec![Txn::new().put(key, "neither delivery nor drone")]).await.unwrap();
+    }
+    let mut pilot = process.pilot("p");
+    pilot.tick(later(plan.lands_at, SECOND)).await.unwrap();
+    assert_eq!((process.status(&order).await, process.flights().await), (Status::Completed, 0));
+    assert_eq!(process.status(&damaged).await, Status::Scheduled);
 }
 
 async fn what_is_late_is_caught_up_with_in_bounds(state: SharedState) {
